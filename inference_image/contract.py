@@ -1,0 +1,169 @@
+"""Labels, routes, limits and environment names that every part of the project agrees on.
+
+Standard library only: the constructs, the experiments and the container all import this
+module, and none of them should pay for another one's dependencies.
+
+    >>> from inference_image.contract import GRADE_LABELS
+    >>> GRADE_LABELS[2]
+    'Moderate'
+"""
+
+from typing import Final, NotRequired, TypedDict
+
+# International Clinical Diabetic Retinopathy (ICDR) severity scale, Wilkinson et al.,
+# Ophthalmology 2003;110:1677-82. The order is the grade; it is never sorted by name.
+GRADE_LABELS: Final = ("No DR", "Mild", "Moderate", "Severe", "Proliferative DR")
+REFERABLE_FROM_GRADE: Final = 2
+
+TASK_GRADE5: Final = "grade5"
+TASK_REFERABLE: Final = "referable"
+TASKS: Final = (TASK_GRADE5, TASK_REFERABLE)
+
+# --- SageMaker container contract ------------------------------------------------------
+PING_PATH: Final = "/ping"
+INVOCATIONS_PATH: Final = "/invocations"
+DEFAULT_PORT: Final = 8080
+DEFAULT_MODEL_DIR: Final = "/opt/ml/model"
+CUSTOM_ATTRIBUTES_HEADER: Final = "X-Amzn-SageMaker-Custom-Attributes"
+EXPLAIN_ATTRIBUTE: Final = "explain"
+EXPLAIN_GRADCAM: Final = "gradcam"
+OPERATING_POINT_ATTRIBUTE: Final = "operating_point"
+
+# --- Environment of the container: name -> default, as text --------------------------
+ENV_MODEL_DIR: Final = "DR_MODEL_DIR"
+ENV_WORKERS: Final = "MODEL_SERVER_WORKERS"
+ENV_TIMEOUT_S: Final = "MODEL_SERVER_TIMEOUT"
+ENV_BIND_TO_PORT: Final = "SAGEMAKER_BIND_TO_PORT"
+ENV_BATCH: Final = "SAGEMAKER_BATCH"
+ENV_BIND_HOST: Final = "DR_BIND_HOST"
+ENV_THREADS: Final = "DR_THREADS"
+ENV_QUEUE_LIMIT: Final = "DR_QUEUE_LIMIT"
+ENV_MAX_IMAGE_BYTES: Final = "DR_MAX_IMAGE_BYTES"
+ENV_MAX_IMAGE_PIXELS: Final = "DR_MAX_IMAGE_PIXELS"
+ENV_OPERATING_POINT: Final = "DR_OPERATING_POINT"
+ENV_LOG_LEVEL: Final = "DR_LOG_LEVEL"
+ENV_SERVING_MODE: Final = "DR_SERVING_MODE"
+
+SERVING_MODE_SERVERLESS: Final = "serverless"
+SERVING_MODE_REALTIME: Final = "realtime"
+SERVING_MODE_LOCAL: Final = "local"
+SERVING_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME, SERVING_MODE_LOCAL)
+
+# --- Media types ---------------------------------------------------------------------
+MEDIA_JPEG: Final = "image/jpeg"
+MEDIA_PNG: Final = "image/png"
+MEDIA_JSON: Final = "application/json"
+MEDIA_CSV: Final = "text/csv"
+MEDIA_PROBLEM: Final = "application/problem+json"
+# Types that promise nothing about the bytes: they are sniffed.
+MEDIA_OPAQUE: Final = ("application/x-image", "application/octet-stream")
+ACCEPTED_IMAGE_TYPES: Final = (MEDIA_JPEG, MEDIA_PNG)
+ACCEPTED_CONTENT_TYPES: Final = (*ACCEPTED_IMAGE_TYPES, *MEDIA_OPAQUE, MEDIA_JSON)
+
+# --- Problems (RFC 9457): status -> title -----------------------------------------
+PROBLEM_TITLES: Final = {
+    400: "Malformed request",
+    413: "Image too large",
+    415: "Unsupported media type",
+    422: "Image cannot be decoded",
+    429: "Queue full",
+    500: "Internal error",
+    503: "Not ready",
+    504: "Too slow",
+}
+
+# --- Reasons of the quality verdict ---------------------------------------------------
+REASON_NOT_FUNDUS: Final = "not_a_fundus_photograph"
+REASON_TOO_DARK: Final = "too_dark"
+REASON_TOO_BRIGHT: Final = "too_bright"
+REASON_BLURRED: Final = "blurred"
+REASON_CLIPPED_FIELD: Final = "clipped_field"
+QUALITY_REASONS: Final = (
+    REASON_NOT_FUNDUS,
+    REASON_TOO_DARK,
+    REASON_TOO_BRIGHT,
+    REASON_BLURRED,
+    REASON_CLIPPED_FIELD,
+)
+
+NOT_ASSESSED: Final = "Diabetic macular oedema is not assessed."
+NOT_A_DEVICE: Final = "Not a medical device; not for clinical use."
+
+
+class Referable(TypedDict):
+    """The decision to act on. `probability` is P(grade >= 2), in [0, 1]."""
+
+    probability: float | None
+    operating_point: str
+    threshold: float
+    positive: bool | None
+
+
+class Quality(TypedDict):
+    """Verdict on the photograph; `reasons` are members of `QUALITY_REASONS`."""
+
+    gradable: bool
+    reasons: list[str]
+
+
+class ServedModel(TypedDict):
+    """Which package answered. `sha256` is the package digest (see `model_spec`)."""
+
+    id: str
+    sha256: str
+    notice: NotRequired[str]
+
+
+class Container(TypedDict):
+    """Which process answered: a new `start_id` means a fresh container.
+
+    `started_to_ready_ms` runs from the start of the supervising process to the end of the
+    warm-up prediction; `requests_before` counts the predictions it had answered before.
+    """
+
+    start_id: str
+    started_to_ready_ms: float
+    requests_before: int
+
+
+class Explanation(TypedDict):
+    """A Grad-CAM heat map over the prepared image, base64 of `media_type`."""
+
+    method: str
+    grade: int
+    media_type: str
+    width: int
+    height: int
+    image: str
+
+
+class Prediction(TypedDict):
+    """One answer of `POST /invocations`.
+
+    `predictions` are probabilities in the order of the model's labels and sum to 1.
+    They, `grade`, `label`, `referable.probability` and `referable.positive` are null when
+    the photograph is not gradable. Latencies are seconds; the three camel-case names and
+    `predictions` are what clients of the earlier study parse.
+    """
+
+    predictions: list[float] | None
+    grade: int | None
+    label: str | None
+    referable: Referable
+    consistent: bool | None
+    quality: Quality
+    model: ServedModel
+    container: Container
+    requestLatency: float
+    predictionLatency: float
+    explanation: NotRequired[Explanation]
+
+
+class Problem(TypedDict):
+    """An `application/problem+json` body (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    retry_after_s: NotRequired[float]

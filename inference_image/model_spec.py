@@ -1,0 +1,267 @@
+"""Reads and checks `model.json`, the description inside every model package.
+
+    >>> spec = load_model_spec(Path("model_artifacts/mobilenet-demo"))
+    >>> spec.id, spec.input_size_px
+    ('mobilenet-demo', 224)
+
+`model.json` lists every other file of the package with its SHA-256, so the digest of
+`model.json` itself identifies the whole package, in the way that an OCI image is named by
+the digest of its manifest. That digest is the package's name everywhere: in the object key,
+in the CloudFormation template, in each answer and in the log. It does not depend on how the
+archive was compressed, and it is known for a package whose large files are not on disk.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from inference_image.contract import GRADE_LABELS, TASK_GRADE5, TASK_REFERABLE, TASKS
+
+MODEL_JSON = "model.json"
+SCHEMA_VERSION = 1
+# A manifest is text for people; anything larger is not one.
+MAX_MODEL_JSON_BYTES = 4 * 1024 * 1024
+_HASH_BLOCK_BYTES = 1024 * 1024
+
+
+class ModelPackageError(ValueError):
+    """The package cannot be used. Its text is one sentence for the person who made it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatingPoint:
+    """A named threshold on P(referable), chosen on validation data."""
+
+    name: str
+    threshold: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageFile:
+    """A file of the package: POSIX path relative to its root, digest and size."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A checked `model.json`.
+
+    `preprocessing` and `quality_gate` are read by `preprocessing` and `fundus`; both may be
+    empty, for models whose inputs are prepared already. `raw` keeps the whole document, so
+    that nothing a package says is lost.
+    """
+
+    id: str
+    task: str
+    sha256: str
+    input_size_px: int
+    labels: tuple[str, ...]
+    preprocessing: tuple[Mapping[str, Any], ...]
+    quality_gate: Mapping[str, Any] | None
+    operating_points: tuple[OperatingPoint, ...]
+    default_operating_point: str
+    temperature: float
+    outputs: Mapping[str, str]
+    head_file: str | None
+    files: tuple[PackageFile, ...]
+    notice: str | None
+    raw: Mapping[str, Any] = field(repr=False)
+
+    def operating_point(self, name: str | None = None) -> OperatingPoint:
+        """The named operating point, or the package's default; raises `ModelPackageError`."""
+        wanted = name or self.default_operating_point
+        for point in self.operating_points:
+            if point.name == wanted:
+                return point
+        known = ", ".join(point.name for point in self.operating_points)
+        raise ModelPackageError(
+            f"operating point {wanted!r} is not in model {self.id}; it has: {known}"
+        )
+
+    @property
+    def object_key(self) -> str:
+        """S3 key of the packed package; it changes with the content."""
+        return object_key(self.id, self.sha256)
+
+
+def object_key(model_id: str, sha256: str) -> str:
+    """`models/<id>/<sha256>.tar.gz`: the key under which a package is published."""
+    return f"models/{model_id}/{sha256}.tar.gz"
+
+
+def load_model_spec(package_dir: Path) -> ModelSpec:
+    """Read `package_dir/model.json`; the files that it lists need not be present.
+
+    Raises:
+        ModelPackageError: the file is missing, is not JSON, or contradicts itself.
+    """
+    path = package_dir / MODEL_JSON
+    try:
+        if path.stat().st_size > MAX_MODEL_JSON_BYTES:
+            raise ModelPackageError(f"{path} is larger than {MAX_MODEL_JSON_BYTES} bytes")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelPackageError(f"no {MODEL_JSON} in {package_dir}") from None
+    except OSError as error:
+        raise ModelPackageError(f"{path} cannot be read: {error.strerror}") from None
+    return parse_model_spec(data, origin=str(path))
+
+
+def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
+    """Check the bytes of a `model.json`; `origin` names it in messages."""
+    try:
+        document = json.loads(data)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelPackageError(f"{origin} is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ModelPackageError(f"{origin} must hold a JSON object")
+    reader = _Reader(document, origin)
+    version = reader.get("schema_version", int)
+    if version != SCHEMA_VERSION:
+        reader.fail(f"schema_version must be {SCHEMA_VERSION}, not {version}")
+    task = reader.get("task", str)
+    if task not in TASKS:
+        reader.fail(f"task must be one of {', '.join(TASKS)}; it is {task!r}")
+    model_id = reader.get("id", str)
+    if not model_id or not all(c.isalnum() or c in "-_." for c in model_id) or model_id[0] == ".":
+        reader.fail(f"id may hold letters, digits, '-', '_' and '.'; it is {model_id!r}")
+    labels = tuple(str(label) for label in reader.get("labels", list))
+    _check_labels(reader, task, labels)
+    size_px = reader.get("input_size_px", int)
+    if not 8 <= size_px <= 4096:
+        reader.fail(f"input_size_px must be between 8 and 4096; it is {size_px}")
+    temperature = float(reader.get("temperature", (int, float)))
+    if not (math.isfinite(temperature) and temperature > 0):
+        reader.fail(f"temperature must be a positive number; it is {temperature}")
+    points = tuple(_operating_point(reader, row) for row in reader.get("operating_points", list))
+    default_point = reader.get("default_operating_point", str)
+    if default_point not in {point.name for point in points}:
+        reader.fail(f"default_operating_point {default_point!r} is not in operating_points")
+    outputs = reader.get("outputs", dict)
+    if "logits" not in outputs:
+        reader.fail("outputs must name the logits")
+    return ModelSpec(
+        id=model_id,
+        task=task,
+        sha256=hashlib.sha256(data).hexdigest(),
+        input_size_px=size_px,
+        labels=labels,
+        preprocessing=tuple(_mappings(reader, "preprocessing")),
+        quality_gate=reader.get("quality_gate", (dict, type(None))),
+        operating_points=points,
+        default_operating_point=default_point,
+        temperature=temperature,
+        outputs={str(k): str(v) for k, v in outputs.items()},
+        head_file=reader.get("head_file", (str, type(None)), optional=True),
+        files=tuple(_files(reader)),
+        notice=reader.get("notice", (str, type(None)), optional=True),
+        raw=document,
+    )
+
+
+def missing_files(spec: ModelSpec, package_dir: Path) -> tuple[str, ...]:
+    """Paths that `model.json` lists and `package_dir` lacks."""
+    return tuple(f.path for f in spec.files if not (package_dir / f.path).is_file())
+
+
+def verify_files(spec: ModelSpec, package_dir: Path) -> None:
+    """Compare size and SHA-256 of every listed file.
+
+    Raises:
+        ModelPackageError: naming the first file that is missing or differs.
+    """
+    for entry in spec.files:
+        path = package_dir / entry.path
+        if not path.is_file():
+            raise ModelPackageError(f"model {spec.id}: {entry.path} is missing from {package_dir}")
+        size = path.stat().st_size
+        if size != entry.size_bytes:
+            raise ModelPackageError(
+                f"model {spec.id}: {entry.path} has {size} bytes where {MODEL_JSON} says "
+                f"{entry.size_bytes}; the package is damaged"
+            )
+        if file_sha256(path) != entry.sha256:
+            raise ModelPackageError(
+                f"model {spec.id}: {entry.path} does not have the SHA-256 that {MODEL_JSON} "
+                f"records; the package is damaged"
+            )
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file as hexadecimal text, read in blocks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_HASH_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class _Reader:
+    """Typed look-ups in the document; every failure names file and key."""
+
+    def __init__(self, document: dict[str, Any], origin: str) -> None:
+        self._document = document
+        self._origin = origin
+
+    def fail(self, message: str) -> None:
+        raise ModelPackageError(f"{self._origin}: {message}")
+
+    def get(self, key: str, kind: Any, *, optional: bool = False) -> Any:
+        if key not in self._document:
+            if optional:
+                return None
+            self.fail(f"{key} is missing")
+        value = self._document[key]
+        # bool is an int to Python, never to the author of a model.json.
+        if not isinstance(value, kind) or isinstance(value, bool):
+            self.fail(f"{key} has the wrong type ({type(value).__name__})")
+        return value
+
+
+def _check_labels(reader: _Reader, task: str, labels: tuple[str, ...]) -> None:
+    if task == TASK_GRADE5 and labels != GRADE_LABELS:
+        # Folder names sorted by name put the healthy class third; a permuted head would
+        # answer with confident wrong grades, so the order is part of the contract.
+        reader.fail(f"labels must be {list(GRADE_LABELS)} in this order; they are {list(labels)}")
+    if task == TASK_REFERABLE and len(labels) != 2:
+        reader.fail(f"a referable model has 2 labels (negative, positive), not {len(labels)}")
+
+
+def _operating_point(reader: _Reader, row: Any) -> OperatingPoint:
+    threshold = row.get("threshold") if isinstance(row, dict) else None
+    name = row.get("name") if isinstance(row, dict) else None
+    valid = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+    if not isinstance(name, str) or not valid or not 0 <= float(threshold or 0) <= 1:
+        reader.fail(f"an operating point needs a name and a threshold in [0, 1]; it is {row!r}")
+    return OperatingPoint(name=str(name), threshold=float(threshold or 0))
+
+
+def _mappings(reader: _Reader, key: str) -> list[Mapping[str, Any]]:
+    rows = reader.get(key, list)
+    for row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("step"), str):
+            reader.fail(f"each entry of {key} must be an object with a 'step'; one is {row!r}")
+    return list(rows)
+
+
+def _files(reader: _Reader) -> list[PackageFile]:
+    entries = []
+    for path, row in reader.get("files", dict).items():
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or ".." in pure.parts or path == MODEL_JSON:
+            reader.fail(f"files may only name paths inside the package; one is {path!r}")
+        sha256 = row.get("sha256") if isinstance(row, dict) else None
+        size = row.get("size_bytes") if isinstance(row, dict) else None
+        if not isinstance(sha256, str) or len(sha256) != 64 or not isinstance(size, int):
+            reader.fail(f"files[{path!r}] needs sha256 and size_bytes")
+        entries.append(PackageFile(path=path, sha256=str(sha256), size_bytes=int(size or 0)))
+    if not entries:
+        reader.fail("files is empty: a package holds at least the model")
+    return sorted(entries, key=lambda entry: entry.path)
