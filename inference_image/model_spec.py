@@ -120,6 +120,8 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
         document = json.loads(data)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ModelPackageError(f"{origin} is not JSON: {error}") from None
+    except RecursionError:
+        raise ModelPackageError(f"{origin} is nested too deeply") from None
     if not isinstance(document, dict):
         raise ModelPackageError(f"{origin} must hold a JSON object")
     reader = _Reader(document, origin)

@@ -1,0 +1,61 @@
+# One target per job. The two that matter: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TRAINING := .venv-training/bin
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Node 24 of the environment comes first on PATH; nothing is looked up or reported online.
+export PATH := $(CURDIR)/$(BIN):$(CURDIR)/node_modules/.bin:$(PATH)
+export CDK_DISABLE_VERSION_CHECK := 1
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help setup setup-training demo test test-slow check format lock synth \
+        train-demo wheel clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+setup:
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) on this machine: install Python 3.11 or newer (apt-get install python3 python3-venv)." >&2; exit 1; }
+	@$(PYTHON) tools/setup_environment.py
+
+setup-training: setup
+	@$(PYTHON) tools/setup_environment.py --training
+
+demo: setup ## Deploy to a local AWS with the real CDK CLI and grade two photographs
+	@$(BIN)/dr demo
+
+test: check ## All static checks and the test suite (no Docker, no AWS account)
+	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10
+
+test-slow: setup-training ## What needs another framework, a Docker engine or a browser
+	$(TRAINING)/python -m pytest tests/slow --durations=10
+
+check: setup ## Static gates only: format, lint, types, import directions, lock files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/check_locks.py
+
+format: setup ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: setup ## Renew the hash-locked requirement files from the ranges in pyproject.toml
+	$(BIN)/python tools/check_locks.py --write
+
+synth: setup ## Synthesize every stack of the deployment matrix into cdk.out
+	node_modules/.bin/cdk synth --all --quiet
+
+train-demo: setup-training ## Draw photographs, train, quantise and evaluate the demo model again
+	$(TRAINING)/python -m dr_training.train_demo --out model_artifacts/mobilenet-demo
+
+wheel: setup ## Build the wheel into dist/
+	$(BIN)/uv build --wheel --no-build-isolation --python $(BIN)/python
+
+clean: ## Remove what was built; the environments stay
+	rm -rf cdk.out out dist .local-aws .pytest_cache .mypy_cache .ruff_cache .coverage*
