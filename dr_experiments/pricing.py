@@ -1,0 +1,281 @@
+"""Cost of inference from a dated price table; exact decimals, no defaults.
+
+    >>> prices = PriceTable.load()
+    >>> serverless_cost(
+    ...     compute_s=0.1, memory_mib=2048, bytes_in=0, bytes_out=0,
+    ...     region="us-east-1", prices=prices,
+    ... ).usd_per_1000
+    Decimal('0.00400000')
+
+Serverless inference is billed for compute time by memory size and for data in and out, and
+costs nothing at rest; a real-time endpoint is billed for its instance hours whether it is
+used or not, and for data. Source of the formulas:
+https://docs.aws.amazon.com/sagemaker/latest/dg/serverless-endpoints.html (billed "by the
+millisecond" and "the amount of data processed"), https://aws.amazon.com/sagemaker-ai/pricing/.
+Every amount here is an estimate from list prices: no free tier, discount, tax or exchange rate.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+ITEM_SERVERLESS_COMPUTE: Final = "serverless-compute"
+ITEM_DATA_IN: Final = "data-in"
+ITEM_DATA_OUT: Final = "data-out"
+ITEM_INSTANCE_HOUR: Final = "instance-hour"
+# The unit belongs to the item, so that a row cannot disagree with the formula that uses it.
+ITEMS: Final[Mapping[str, str]] = {
+    ITEM_SERVERLESS_COMPUTE: "USD per second",
+    ITEM_DATA_IN: "USD per GB",
+    ITEM_DATA_OUT: "USD per GB",
+    ITEM_INSTANCE_HOUR: "USD per hour",
+}
+_WITHOUT_SKU: Final = (ITEM_DATA_IN, ITEM_DATA_OUT)
+
+# AWS meters data in binary gigabytes (2**30 bytes) and names them GB.
+BYTES_PER_GB: Final = Decimal(2**30)
+SECONDS_PER_HOUR: Final = Decimal(3600)
+# 365 days / 12; the figure that AWS's own calculator uses.
+HOURS_PER_MONTH: Final = Decimal(730)
+PRICES_FILE: Final = "dr_experiments/prices.toml"
+
+
+class UnknownPriceError(LookupError):
+    """No row for what was asked; the text names the row to add."""
+
+    def __str__(self) -> str:
+        # LookupError shows its argument with quotes otherwise.
+        return str(self.args[0]) if self.args else ""
+
+
+class PriceTableError(ValueError):
+    """The price file contradicts itself; the text names the row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """One dated row. `usd` is per `unit`; `sku` is a memory size in MiB or an instance type."""
+
+    item: str
+    region: str
+    sku: str | None
+    usd: Decimal
+    source: str
+    checked: date
+    note: str = ""
+
+    @property
+    def unit(self) -> str:
+        return ITEMS[self.item]
+
+    @property
+    def name(self) -> str:
+        """Item, size and region in words, for tables and messages."""
+        return " ".join(part for part in (self.item, self.sku, self.region) if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceTable:
+    """All rows of a price file, in the order of the file."""
+
+    rows: tuple[Price, ...]
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> "PriceTable":
+        """Read a price file; the project's own by default. Raises `PriceTableError`."""
+        if path is None:
+            text = resources.files("dr_experiments").joinpath("prices.toml").read_text("utf-8")
+        else:
+            text = path.read_text("utf-8")
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise PriceTableError(f"{path or PRICES_FILE} is not TOML: {error}") from None
+        rows = tuple(_row(entry, n) for n, entry in enumerate(document.get("price", []), start=1))
+        seen: set[tuple[str, str, str | None, date]] = set()
+        for row in rows:
+            key = (row.item, row.region, row.sku, row.checked)
+            if key in seen:
+                raise PriceTableError(f"two prices for {row.name} are dated {row.checked}")
+            seen.add(key)
+        return cls(rows=rows)
+
+    def find(
+        self, item: str, *, region: str, sku: str | None = None, on: date | None = None
+    ) -> Price:
+        """The newest row checked on or before `on` (default: the newest of all).
+
+        Raises:
+            UnknownPriceError: no such row. There is no fallback to another region or size.
+        """
+        if item not in ITEMS:
+            raise UnknownPriceError(f"{item!r} is not sold here; known items: {', '.join(ITEMS)}")
+        matching = [
+            row
+            for row in self.rows
+            if (row.item, row.region, row.sku) == (item, region, sku)
+            and (on is None or row.checked <= on)
+        ]
+        if not matching:
+            wanted = " ".join(part for part in (item, sku) if part)
+            day = f" on or before {on}" if on else ""
+            raise UnknownPriceError(
+                f"no price for {wanted} in {region}{day} ({ITEMS[item]}); "
+                f"add a dated row with its source to {PRICES_FILE}"
+            )
+        return max(matching, key=lambda row: row.checked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostEstimate:
+    """Estimated cost of 1,000 inferences, by part, and the rows it came from."""
+
+    parts_usd_per_1000: Mapping[str, Decimal]
+    assumption: str
+    prices: tuple[Price, ...]
+
+    @property
+    def usd_per_1000(self) -> Decimal:
+        return sum(self.parts_usd_per_1000.values(), Decimal(0))
+
+
+def serverless_cost(
+    *,
+    compute_s: float | Decimal,
+    memory_mib: int,
+    bytes_in: float,
+    bytes_out: float,
+    region: str,
+    prices: PriceTable,
+    on: date | None = None,
+) -> CostEstimate:
+    """Cost of 1,000 on-demand serverless inferences.
+
+    Args:
+        compute_s: seconds of compute billed for one inference, >= 0.
+        memory_mib: memory size of the endpoint; must have a price row.
+        bytes_in: request body, bytes per inference; bytes_out: answer body.
+        region: AWS region; on: use the prices known on that day.
+    """
+    seconds = _not_negative("compute_s", compute_s)
+    compute = prices.find(ITEM_SERVERLESS_COMPUTE, region=region, sku=str(memory_mib), on=on)
+    data_parts, data_rows = _data(bytes_in, bytes_out, region=region, prices=prices, on=on)
+    return CostEstimate(
+        parts_usd_per_1000={"compute": 1000 * seconds * compute.usd, **data_parts},
+        assumption="on demand, no provisioned concurrency; nothing is billed between requests",
+        prices=(compute, *data_rows),
+    )
+
+
+def realtime_cost(
+    *,
+    instance_type: str,
+    requests_per_hour: float | Decimal,
+    bytes_in: float,
+    bytes_out: float,
+    region: str,
+    prices: PriceTable,
+    instance_count: int = 1,
+    on: date | None = None,
+) -> CostEstimate:
+    """Cost of 1,000 inferences on instances that run for the whole hour.
+
+    Args:
+        instance_type: for example `ml.m5.xlarge`; must have a price row.
+        requests_per_hour: inferences that share one hour of all instances, > 0.
+        instance_count: instances that are always on, >= 1.
+    """
+    rate = _not_negative("requests_per_hour", requests_per_hour)
+    if rate == 0:
+        raise ValueError("requests_per_hour must be above 0: an idle hour has no cost per request")
+    if instance_count < 1:
+        raise ValueError(f"instance_count must be at least 1; got {instance_count}")
+    hour = prices.find(ITEM_INSTANCE_HOUR, region=region, sku=instance_type, on=on)
+    data_parts, data_rows = _data(bytes_in, bytes_out, region=region, prices=prices, on=on)
+    return CostEstimate(
+        parts_usd_per_1000={"instances": 1000 * hour.usd * instance_count / rate, **data_parts},
+        assumption=(
+            f"{instance_count} instance{'s' if instance_count > 1 else ''} always on, "
+            f"shared by {rate:,.0f} requests per hour"
+        ),
+        prices=(hour, *data_rows),
+    )
+
+
+def full_utilisation_per_hour(service_s: float | Decimal) -> Decimal:
+    """Requests per hour when one request follows another without a pause.
+
+    It is what one client can drive, a lower bound of what the instance can serve: several
+    clients at once use more of its cores.
+    """
+    seconds = _not_negative("service_s", service_s)
+    if seconds == 0:
+        raise ValueError("service_s must be above 0")
+    return SECONDS_PER_HOUR / seconds
+
+
+def month_at_rest(
+    *, instance_type: str, region: str, prices: PriceTable, instance_count: int = 1
+) -> Decimal:
+    """USD for a month (730 hours) of a real-time endpoint that nobody calls."""
+    hour = prices.find(ITEM_INSTANCE_HOUR, region=region, sku=instance_type)
+    return hour.usd * instance_count * HOURS_PER_MONTH
+
+
+def _data(
+    bytes_in: float, bytes_out: float, *, region: str, prices: PriceTable, on: date | None
+) -> tuple[dict[str, Decimal], tuple[Price, ...]]:
+    parts: dict[str, Decimal] = {}
+    rows: list[Price] = []
+    for label, item, size in (
+        ("data in", ITEM_DATA_IN, bytes_in),
+        ("data out", ITEM_DATA_OUT, bytes_out),
+    ):
+        row = prices.find(item, region=region, on=on)
+        parts[label] = 1000 * _not_negative(label, size) / BYTES_PER_GB * row.usd
+        rows.append(row)
+    return parts, tuple(rows)
+
+
+def _not_negative(name: str, value: float | Decimal) -> Decimal:
+    # str() first: Decimal(0.1) would carry the binary error of the float into the cost.
+    number = value if isinstance(value, Decimal) else Decimal(str(value))
+    if not number.is_finite() or number < 0:
+        raise ValueError(f"{name} must be a finite number of at least 0; got {value}")
+    return number
+
+
+def _row(entry: Any, number: int) -> Price:
+    if not isinstance(entry, dict):
+        raise PriceTableError(f"price {number} is not a table")
+    where = f"price {number} ({entry.get('item')}, {entry.get('region')}, {entry.get('sku')})"
+    unknown = set(entry) - {"item", "region", "sku", "usd", "source", "checked", "note"}
+    if unknown:
+        raise PriceTableError(f"{where} has unknown keys: {', '.join(sorted(unknown))}")
+    for key in ("item", "region", "usd", "source", "checked"):
+        if not entry.get(key):
+            raise PriceTableError(f"{where} has no {key}")
+    if entry["item"] not in ITEMS:
+        raise PriceTableError(f"{where}: item must be one of {', '.join(ITEMS)}")
+    if (entry.get("sku") is None) != (entry["item"] in _WITHOUT_SKU):
+        raise PriceTableError(f"{where}: sku is missing, or given where there is only one")
+    # A TOML float is binary already, and a TOML datetime is a date with a time: both refused.
+    if not isinstance(entry["usd"], str) or type(entry["checked"]) is not date:
+        raise PriceTableError(f"{where}: usd must be a string and checked a date")
+    usd = Decimal(entry["usd"])
+    if not usd.is_finite() or usd <= 0:
+        raise PriceTableError(f"{where}: usd must be above 0")
+    return Price(
+        item=entry["item"],
+        region=entry["region"],
+        sku=entry.get("sku"),
+        usd=usd,
+        source=entry["source"],
+        checked=entry["checked"],
+        note=entry.get("note", ""),
+    )

@@ -1,0 +1,166 @@
+"""One JSON line per request, and CSV files with the columns of the earlier study.
+
+Records are raw: percentiles and costs are derived from them later. A record holds timings,
+sizes and identities of software; never the image, its name, or what was found in it.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dr_experiments.client import Measurement
+from dr_experiments.scenarios import ScenarioResult
+
+SCHEMA_VERSION: Final = 1
+# Seconds, in this order, as the study's own files have them (an index column comes first).
+STUDY_COLUMNS: Final = ("requestLatency", "predictionLatency", "fullLatency")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What is true for a whole run; repeated in each record, so that a line stands alone."""
+
+    run_id: str
+    git_commit: str | None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRecord:
+    """One request. The three latencies are seconds and null unless it was answered.
+
+    `requestLatency` is the time in the container, `predictionLatency` the model's part of it
+    (both as the container reports them), `fullLatency` the client's round trip.
+    """
+
+    schema: int
+    run_id: str
+    git_commit: str | None
+    seed: int | None
+    scenario: str
+    configuration: str
+    mode: str
+    memory_mib: int | None
+    instance_type: str | None
+    region: str | None
+    image: str | None
+    model_id: str | None
+    model_sha256: str | None
+    index: int
+    counted: bool
+    started_at: str
+    start_offset_s: float
+    outcome: str
+    status: int | None
+    error: str | None
+    failed_after_s: float | None
+    requestLatency: float | None  # noqa: N815 - the study's name
+    predictionLatency: float | None  # noqa: N815
+    fullLatency: float | None  # noqa: N815
+    bytes_in: int
+    bytes_out: int | None
+    cold: bool | None
+    container_start_id: str | None
+    container_started_to_ready_ms: float | None
+    model_setup_ms: float | None
+    model_latency_ms: float | None
+    overhead_latency_ms: float | None
+
+
+def records_of(result: ScenarioResult, *, context: RunContext) -> list[RequestRecord]:
+    """Records of one scenario; index 0 is the uncounted request."""
+    measurements = [result.warm_up, *result.measurements]
+    return [
+        _record(result, measurement, index=index, context=context)
+        for index, measurement in enumerate(measurements)
+    ]
+
+
+def write_jsonl(path: Path, records: Iterable[RequestRecord]) -> None:
+    """Write all records, one JSON object a line."""
+    with path.open("w", encoding="utf-8") as stream:
+        for record in records:
+            stream.write(json.dumps(asdict(record), allow_nan=False) + "\n")
+
+
+def read_jsonl(path: Path) -> list[RequestRecord]:
+    """Read records back; raises `ValueError` naming the line that is not one."""
+    records = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        try:
+            records.append(RequestRecord(**json.loads(line)))
+        except (json.JSONDecodeError, TypeError):
+            raise ValueError(f"{path}: line {number} is not a request record") from None
+    return records
+
+
+def write_csv(path: Path, records: Sequence[RequestRecord]) -> None:
+    """All counted requests of a run in one table, failures included with empty latencies."""
+    columns = ("configuration", "index", *STUDY_COLUMNS, "outcome", "cold")
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(columns)
+        for record in records:
+            if record.counted:
+                writer.writerow([_cell(getattr(record, column)) for column in columns])
+
+
+def write_study_csv(path: Path, records: Sequence[RequestRecord]) -> int:
+    """Answered warm requests in the study's own shape; returns how many were written."""
+    rows = [r for r in records if r.counted and r.outcome == "ok" and not r.cold]
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["", *STUDY_COLUMNS])
+        for number, record in enumerate(rows):
+            writer.writerow([number, *(getattr(record, column) for column in STUDY_COLUMNS)])
+    return len(rows)
+
+
+def _record(
+    result: ScenarioResult, measurement: Measurement, *, index: int, context: RunContext
+) -> RequestRecord:
+    target = result.target
+    answer: Any = measurement.answer or {}
+    model = answer.get("model", {})
+    container = answer.get("container", {})
+    return RequestRecord(
+        schema=SCHEMA_VERSION,
+        run_id=context.run_id,
+        git_commit=context.git_commit,
+        seed=context.seed,
+        scenario=result.scenario,
+        configuration=target.name,
+        mode=target.mode,
+        memory_mib=target.memory_mib,
+        instance_type=target.instance_type,
+        region=target.region,
+        image=target.image,
+        model_id=model.get("id"),
+        model_sha256=model.get("sha256"),
+        index=index,
+        counted=index > 0,
+        started_at=measurement.started_at.isoformat(),
+        start_offset_s=measurement.start_offset_s,
+        outcome=measurement.outcome,
+        status=measurement.status,
+        error=measurement.error,
+        failed_after_s=measurement.failed_after_s,
+        requestLatency=answer.get("requestLatency"),
+        predictionLatency=answer.get("predictionLatency"),
+        fullLatency=measurement.full_latency_s,
+        bytes_in=measurement.bytes_in,
+        bytes_out=measurement.bytes_out,
+        cold=measurement.cold,
+        container_start_id=container.get("start_id"),
+        container_started_to_ready_ms=container.get("started_to_ready_ms"),
+        model_setup_ms=measurement.platform_ms.get("model_setup_ms"),
+        model_latency_ms=measurement.platform_ms.get("model_latency_ms"),
+        overhead_latency_ms=measurement.platform_ms.get("overhead_latency_ms"),
+    )
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else value

@@ -1,0 +1,276 @@
+"""What can be measured: a two-method interface, and its implementations.
+
+A target only carries bytes. It never measures, retries or judges an answer: the client does,
+in the same way for each target. Adding one (Lambda, another cloud) means writing `describe`
+and `send`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from inference_image.contract import (
+    CUSTOM_ATTRIBUTES_HEADER,
+    INVOCATIONS_PATH,
+    MEDIA_JPEG,
+    MEDIA_JSON,
+    MEDIA_PNG,
+    SERVING_MODE_LOCAL,
+)
+
+OUTCOME_OK: Final = "ok"
+OUTCOME_THROTTLED: Final = "throttled"
+OUTCOME_TIMEOUT: Final = "timeout"
+OUTCOME_UNREACHABLE: Final = "unreachable"
+OUTCOME_REFUSED: Final = "refused"
+OUTCOME_SERVER_ERROR: Final = "server-error"
+OUTCOME_WRONG_ANSWER: Final = "wrong-answer"
+OUTCOMES: Final = (
+    OUTCOME_OK,
+    OUTCOME_THROTTLED,
+    OUTCOME_TIMEOUT,
+    OUTCOME_UNREACHABLE,
+    OUTCOME_REFUSED,
+    OUTCOME_SERVER_ERROR,
+    OUTCOME_WRONG_ANSWER,
+)
+
+# SageMaker ends an invocation after 60 s; a client that gave up earlier would count the
+# platform's slowness as its own.
+TIMEOUT_S: Final = 70
+CONNECT_TIMEOUT_S: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """One image to send. It has no name: records and logs must not be able to carry one."""
+
+    body: bytes = field(repr=False)
+    content_type: str
+    custom_attributes: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """Body of a successful answer, and timings that the platform reported (ms), if any."""
+
+    body: bytes = field(repr=False)
+    platform_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetDescription:
+    """What is measured; goes into every record.
+
+    `mode` is a serving mode of the contract; `memory_mib` belongs to serverless,
+    `instance_type` to real-time. `image` is the image reference, best by digest.
+    """
+
+    name: str
+    mode: str
+    memory_mib: int | None = None
+    instance_type: str | None = None
+    region: str | None = None
+    image: str | None = None
+
+
+class TargetError(Exception):
+    """A request that brought no answer; `outcome` says which kind, the text why."""
+
+    def __init__(self, outcome: str, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.status = status
+
+
+class Target(Protocol):
+    """A system under test."""
+
+    def describe(self) -> TargetDescription:
+        """What this is; constant over the life of the target."""
+        ...
+
+    def send(self, payload: Payload) -> Reply:
+        """One request, one answer, no retry. Raises `TargetError`."""
+        ...
+
+
+def content_type_of(data: bytes) -> str:
+    """Media type by the first bytes; opaque when neither JPEG nor PNG."""
+    if data.startswith(b"\xff\xd8\xff"):
+        return MEDIA_JPEG
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return MEDIA_PNG
+    return "application/octet-stream"
+
+
+class SageMakerTarget:
+    """An endpoint behind `sagemaker-runtime`, on AWS or on the local AWS.
+
+    `client` is made by `sagemaker_client`, or any boto3 client that does not retry: a hidden
+    retry would be a latency that no request had.
+    """
+
+    # Response headers of the local AWS; AWS itself reports these to CloudWatch only.
+    _PLATFORM_HEADERS: Final = {
+        "x-dr-local-model-setup-ms": "model_setup_ms",
+        "x-dr-local-model-latency-ms": "model_latency_ms",
+        "x-dr-local-overhead-latency-ms": "overhead_latency_ms",
+    }
+
+    def __init__(self, description: TargetDescription, *, client: Any) -> None:
+        self._description = description
+        self._client = client
+
+    def describe(self) -> TargetDescription:
+        return self._description
+
+    def send(self, payload: Payload) -> Reply:
+        from botocore import exceptions
+
+        extra = {"CustomAttributes": payload.custom_attributes} if payload.custom_attributes else {}
+        try:
+            response = self._client.invoke_endpoint(
+                EndpointName=self._description.name,
+                Body=payload.body,
+                ContentType=payload.content_type,
+                Accept=MEDIA_JSON,
+                **extra,
+            )
+            # The answer has arrived when its last byte has.
+            body = response["Body"].read()
+        except exceptions.ClientError as error:
+            raise _client_error(error) from None
+        except exceptions.ReadTimeoutError:
+            raise TargetError(OUTCOME_TIMEOUT, f"no answer within {TIMEOUT_S} s") from None
+        except exceptions.BotoCoreError as error:
+            raise TargetError(OUTCOME_UNREACHABLE, str(error)) from None
+        headers = response["ResponseMetadata"].get("HTTPHeaders", {})
+        platform = {
+            name: float(headers[header])
+            for header, name in self._PLATFORM_HEADERS.items()
+            if header in headers
+        }
+        return Reply(body=body, platform_ms=platform)
+
+
+def sagemaker_client(
+    *, region: str | None = None, endpoint_url: str | None = None, **credentials: str
+) -> Any:
+    """A boto3 `sagemaker-runtime` client without retries and with the platform's time limit.
+
+    Region, credentials and endpoint come from the environment unless given, as with any boto3
+    client (`AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME` points it at the local AWS).
+    """
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client(
+        "sagemaker-runtime",
+        region_name=region,
+        endpoint_url=endpoint_url,
+        config=Config(
+            retries={"total_max_attempts": 1},
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=TIMEOUT_S,
+            tcp_keepalive=True,
+        ),
+        **credentials,
+    )
+
+
+class UrlTarget:
+    """A container that answers `POST /invocations` at a base URL, such as `dr serve`."""
+
+    def __init__(self, url: str, *, name: str | None = None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is not an http or https URL")
+        self._parts = parts
+        self._path = parts.path.rstrip("/") or INVOCATIONS_PATH
+        self._name = name or parts.netloc
+        self._connection: Any = None
+
+    def describe(self) -> TargetDescription:
+        return TargetDescription(name=self._name, mode=SERVING_MODE_LOCAL)
+
+    def send(self, payload: Payload) -> Reply:
+        from http.client import HTTPException
+
+        headers = {"Content-Type": payload.content_type, "Accept": MEDIA_JSON}
+        if payload.custom_attributes:
+            headers[CUSTOM_ATTRIBUTES_HEADER] = payload.custom_attributes
+        try:
+            connection = self._open()
+            connection.request("POST", self._path, body=payload.body, headers=headers)
+            response = connection.getresponse()
+            body = response.read()
+        except TimeoutError:
+            self.close()
+            raise TargetError(OUTCOME_TIMEOUT, f"no answer within {TIMEOUT_S} s") from None
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise TargetError(
+                OUTCOME_UNREACHABLE, f"nothing answers at {self._parts.netloc}: {error}"
+            ) from None
+        if response.status != 200:
+            raise TargetError(
+                outcome_of_status(response.status),
+                problem_detail(body) or f"status {response.status}",
+                status=response.status,
+            )
+        return Reply(body=body)
+
+    def close(self) -> None:
+        """Close the connection that is kept alive between requests."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> Any:
+        from http.client import HTTPConnection, HTTPSConnection
+
+        if self._connection is None:
+            kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
+            self._connection = kind(str(self._parts.hostname), self._parts.port, timeout=TIMEOUT_S)
+        return self._connection
+
+
+def outcome_of_status(status: int) -> str:
+    """Outcome for an HTTP status that is not 200."""
+    if status == 429:
+        return OUTCOME_THROTTLED
+    if status == 504:
+        return OUTCOME_TIMEOUT
+    return OUTCOME_REFUSED if 400 <= status < 500 else OUTCOME_SERVER_ERROR
+
+
+def problem_detail(body: bytes | str) -> str | None:
+    """The `detail` of a problem+json body, or None."""
+    import json
+
+    try:
+        document = json.loads(body)
+    except (UnicodeDecodeError, json.JSONDecodeError, TypeError):
+        return None
+    detail = document.get("detail") if isinstance(document, dict) else None
+    return detail if isinstance(detail, str) else None
+
+
+def _client_error(error: Any) -> TargetError:
+    response = error.response
+    code = response.get("Error", {}).get("Code", "")
+    message = response.get("Error", {}).get("Message", "") or code
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    if code == "ThrottlingException":
+        return TargetError(OUTCOME_THROTTLED, message, status=status)
+    if code == "ModelError":
+        # The container's own status and words are inside; SageMaker's is always 424.
+        original = response.get("OriginalStatusCode")
+        detail = problem_detail(response.get("OriginalMessage") or "")
+        outcome = outcome_of_status(original) if original else OUTCOME_SERVER_ERROR
+        return TargetError(outcome, detail or message, status=original or status)
+    refused = status is not None and 400 <= status < 500
+    outcome = OUTCOME_REFUSED if refused else OUTCOME_SERVER_ERROR
+    return TargetError(outcome, message, status=status)
