@@ -43,9 +43,11 @@ _MAX_OUTSIDE: Final = 0.12
 _MIN_RADIUS_SHARE: Final = 0.06
 _MAX_RADIUS_SHARE: Final = 0.85
 _MIN_CONTOUR_POINTS: Final = 24
-_HYPOTHESES: Final = 96
-_SCORED_POINTS: Final = 180
+_HYPOTHESES: Final = 64
+_SCORED_POINTS: Final = 128
 _ANGLE_BINS: Final = 64
+# Red and green both at this level: nothing of the retina is left in the pixel.
+_WASHED_OUT: Final = 243
 
 FloatArray = npt.NDArray[np.float32]
 ByteArray = npt.NDArray[np.uint8]
@@ -170,16 +172,16 @@ def assess(view: FundusView, prepared: ByteArray, gate: QualityGate) -> QualityV
     rows, columns = _pixel_centres(height, width)
     small = view.thumbnail_circle
     squared = (columns - small.x_px) ** 2 + (rows - small.y_px) ** 2
-    disc = view.thumbnail[squared <= (0.93 * small.radius_px) ** 2]
-    if disc.size == 0:
+    inside = squared <= (0.93 * small.radius_px) ** 2
+    red, green, blue = (plane[inside] for plane in _planes(view.thumbnail))
+    if red.size == 0:
         return QualityVerdict(gradable=False, reasons=(REASON_NOT_FUNDUS,), measures={})
-    peak = disc.max(axis=1)
-    bright_level = _quantile(peak, 0.9)
+    peak = np.maximum(np.maximum(red, green), blue)
     level = _quantile(peak, 0.5)
-    dark = float(np.count_nonzero(peak < 0.25 * bright_level)) / peak.size
-    washed = float(np.count_nonzero(np.minimum(disc[:, 0], disc[:, 1]) >= 243)) / peak.size
-    red, green, blue = (float(v) for v in disc.mean(axis=0, dtype=np.float64))
-    redness = (red - blue) / max(1.0, red + green + blue)
+    dark = float(np.count_nonzero(peak < 0.25 * _quantile(peak, 0.9))) / peak.size
+    washed = float(np.count_nonzero(np.minimum(red, green) >= _WASHED_OUT)) / peak.size
+    total = float(red.sum()) + float(green.sum()) + float(blue.sum())
+    redness = (float(red.sum()) - float(blue.sum())) / max(1.0, total)
     sharpness = _sharpness(prepared)
     measures = {
         "min_level": level,
@@ -220,7 +222,7 @@ def _search(thumbnail: ByteArray) -> FundusCircle | None:
     height, width = thumbnail.shape[:2]
     if min(height, width) < 16:
         return None
-    distance, threshold = _distance_from_background(thumbnail)
+    distance, threshold = _distance_from_background(_planes(thumbnail))
     mask = _without_specks(distance > threshold)
     points = _contour(distance, mask)
     if len(points) < _MIN_CONTOUR_POINTS:
@@ -255,29 +257,34 @@ def _search(thumbnail: ByteArray) -> FundusCircle | None:
     )
 
 
-def _distance_from_background(thumbnail: ByteArray) -> tuple[FloatArray, float]:
+def _distance_from_background(planes: ByteArray) -> tuple[ByteArray, float]:
     """Largest channel difference from the darkest corner, and the level that stands out."""
-    height, width = thumbnail.shape[:2]
+    height, width = planes.shape[1:]
     size = max(3, min(height, width) // 24)
-    pixels = thumbnail.astype(np.int16)
-    corners = (
-        pixels[:size, :size],
-        pixels[:size, -size:],
-        pixels[-size:, :size],
-        pixels[-size:, -size:],
-    )
-    patches = [corner.reshape(-1, 3) for corner in corners]
-    medians = [np.median(patch, axis=0) for patch in patches]
-    darkest = min(range(4), key=lambda index: float(medians[index].max()))
+    corners = [
+        planes[:, rows, columns].reshape(3, -1)
+        for rows in (slice(0, size), slice(height - size, height))
+        for columns in (slice(0, size), slice(width - size, width))
+    ]
+    # A partial sort of some hundred bytes; np.median costs ten times as much in overhead.
+    middle = corners[0].shape[1] // 2
+    medians = [np.sort(corner, axis=1)[:, middle] for corner in corners]
+    darkest = min(range(4), key=lambda index: int(medians[index].max()))
     background = medians[darkest]
-    distance = np.abs(pixels - background.astype(np.int16)).max(axis=2).astype(np.float32)
-    noise = np.abs(patches[darkest] - background).max(axis=1)
-    # 1.4826 MAD estimates the standard deviation of a normal background.
-    spread = 1.4826 * float(np.median(noise))
-    bright = float(
-        np.partition(distance.ravel(), -max(1, distance.size // 20))[-distance.size // 20]
+    distance = _difference(planes[0], background[0])
+    for plane, level in zip(planes[1:], background[1:], strict=True):
+        np.maximum(distance, _difference(plane, level), out=distance)
+    noise = np.maximum.reduce(
+        [_difference(corners[darkest][channel], background[channel]) for channel in range(3)]
     )
-    return distance, max(4.0, 6.0 * spread, 0.12 * bright)
+    # 1.4826 MAD estimates the standard deviation of a normal background.
+    spread = 1.4826 * float(np.sort(noise)[middle])
+    return distance, max(4.0, 6.0 * spread, 0.12 * _quantile(distance.ravel(), 0.95))
+
+
+def _difference(values: ByteArray, level: np.uint8) -> ByteArray:
+    """|values - level| without leaving bytes."""
+    return np.maximum(values, level) - np.minimum(values, level)
 
 
 def _without_specks(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -288,7 +295,7 @@ def _without_specks(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     return mask & (count >= 5)
 
 
-def _contour(distance: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
+def _contour(distance: ByteArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
     """First and last marked pixel of each row and column, as an N x 2 array of (x, y)."""
     parts = []
     for transposed in (False, True):
@@ -303,7 +310,7 @@ def _contour(distance: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
     return np.concatenate(parts).astype(np.float32)
 
 
-def _edge(level: FloatArray, marked: npt.NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+def _edge(level: ByteArray, marked: npt.NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
     """Where each row enters the mask: position along the row, and the row's centre."""
     first = marked.argmax(axis=1)
     length = marked.shape[1]
@@ -311,11 +318,10 @@ def _edge(level: FloatArray, marked: npt.NDArray[np.bool_]) -> tuple[FloatArray,
     rows = np.flatnonzero((first > 1) & (first < length - 3))
     start = first[rows]
     plateau = np.maximum(level[rows, start + 2], level[rows, start + 3])
-    covered = (
-        np.minimum(level[rows, start - 1], plateau)
-        + np.minimum(level[rows, start], plateau)
-        + np.minimum(level[rows, start + 1], plateau)
-    ) / np.maximum(plateau, 1.0)
+    covered = np.zeros(len(rows), dtype=np.float32)
+    for offset in (-1, 0, 1):
+        covered += np.minimum(level[rows, start + offset], plateau)
+    covered /= np.maximum(plateau, 1)
     along = start + 2.0 - covered
     return along.astype(np.float32), (rows + 0.5).astype(np.float32)
 
@@ -345,10 +351,13 @@ def _fit_circle(
     if not usable.any():
         return None
     x, y, radii = (ux + ax)[usable], (uy + ay)[usable], radii[usable]
-    gaps = np.abs(np.hypot(scored[:, 0] - x[:, None], scored[:, 1] - y[:, None]) - radii[:, None])
-    tolerance = np.maximum(1.0, 0.02 * radii)[:, None]
+    squared = np.square(scored[:, 0] - x[:, None]) + np.square(scored[:, 1] - y[:, None])
+    # |d^2 - r^2| / 2r is the distance from the circle for points near it, without a root.
+    squared -= np.square(radii)[:, None]
+    np.abs(squared, out=squared)
+    squared /= (2 * radii * np.maximum(1.0, 0.02 * radii))[:, None]
     # Truncated loss rather than a count: among equal counts the tighter circle wins.
-    best = int(np.minimum(gaps / tolerance, 1.0).sum(axis=1).argmin())
+    best = int(np.minimum(squared, 1.0, out=squared).sum(axis=1).argmin())
     return _refine(points, float(x[best]), float(y[best]), float(radii[best]), max_radius)
 
 
@@ -356,18 +365,20 @@ def _refine(
     points: FloatArray, x: float, y: float, radius: float, max_radius: float
 ) -> tuple[float, float, float, npt.NDArray[np.bool_]] | None:
     px, py = points[:, 0].astype(np.float64), points[:, 1].astype(np.float64)
-    for scale in (3.0, 2.0, 1.5, 1.2, 1.0):
+    jacobian = np.ones((3, len(px)))
+    for scale in (3.0, 2.0, 1.3, 1.0):
         dx, dy = px - x, py - y
-        lengths = np.maximum(np.hypot(dx, dy), 1e-6)
+        lengths = np.sqrt(dx * dx + dy * dy) + 1e-9
         gaps = lengths - radius
-        cut = scale * max(1.0, 0.012 * radius)
-        weights = np.square(np.maximum(0.0, 1.0 - np.square(gaps / cut)))
+        closeness = 1.0 - np.square(gaps / (scale * max(1.0, 0.012 * radius)))
+        weights = np.square(np.maximum(0.0, closeness, out=closeness))
         if np.count_nonzero(weights) < _MIN_CONTOUR_POINTS // 2:
             return None
-        jacobian = np.stack((dx / lengths, dy / lengths, np.ones_like(dx)), axis=1)
-        weighted = jacobian * weights[:, None]
+        np.divide(dx, lengths, out=jacobian[0])
+        np.divide(dy, lengths, out=jacobian[1])
+        weighted = jacobian * weights
         try:
-            step = np.linalg.solve(weighted.T @ jacobian, weighted.T @ gaps)
+            step = np.linalg.solve(weighted @ jacobian.T, weighted @ gaps)
         except np.linalg.LinAlgError:
             return None
         x, y, radius = x + float(step[0]), y + float(step[1]), radius + float(step[2])
@@ -394,6 +405,11 @@ def _arc_fraction(
     if total < _ANGLE_BINS // 5:
         return 0.0
     return float(np.count_nonzero(seen & framed)) / total
+
+
+def _planes(thumbnail: ByteArray) -> ByteArray:
+    """3 x height x width: NumPy works an order of magnitude faster along long rows."""
+    return np.ascontiguousarray(thumbnail.transpose(2, 0, 1))
 
 
 @lru_cache(maxsize=16)
