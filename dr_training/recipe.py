@@ -1,0 +1,89 @@
+"""How the demo model is made: every choice that changes its weights or its verdicts.
+
+The recipe is written into the package's `model.json` as its provenance. Its preprocessing and
+its quality gate are what the service runs, so that training sees what serving sees.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from inference_image.fundus import QualityGate
+from inference_image.preprocessing import Preparation
+
+MIN_RADIUS_PX = 32
+# The outermost 2 % hold the notch, the label and the edge of the mask: nothing to grade.
+MASK_RADIUS_FRACTION = 0.98
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Photographs of one use: seeds `first_seed` onwards, one eye per seed.
+
+    Each eye is drawn in `grades_per_eye` different grades. Splits share no seed, so no eye is
+    in two of them.
+    """
+
+    name: str
+    first_seed: int
+    eyes: int
+    grades_per_eye: int
+
+    @property
+    def photographs(self) -> int:
+        return self.eyes * self.grades_per_eye
+
+    @property
+    def seeds(self) -> range:
+        return range(self.first_seed, self.first_seed + self.eyes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stretch of training at one input size; `peak_rate` is that of a cosine with warm-up."""
+
+    size_px: int
+    steps: int
+    peak_rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The demo model: network, data, schedule and quantisation."""
+
+    network: str = "mobilenet"
+    alpha: float = 1.0
+    input_size_px: int = 224
+    dense_units: tuple[int, ...] = (128, 128)
+    seed: int = 20_261_128
+    train: Split = Split(name="train", first_seed=1_000_000, eyes=2500, grades_per_eye=3)
+    validation: Split = Split(name="validation", first_seed=2_000_000, eyes=800, grades_per_eye=1)
+    test: Split = Split(name="test", first_seed=3_000_000, eyes=1250, grades_per_eye=1)
+    stages: tuple[Stage, ...] = (Stage(size_px=224, steps=1200, peak_rate=1e-3),)
+    batch_size: int = 32
+    weight_decay: float = 2e-5
+    # Weight of the lesion map loss beside the grade's cross-entropy (see `loop`).
+    lesion_map_weight: float = 1.0
+    calibration_photographs: int = 300
+
+    def preprocessing(self) -> list[dict[str, Any]]:
+        """The steps as `model.json` states them."""
+        return [
+            {"step": "crop_to_fundus", "min_radius_px": MIN_RADIUS_PX},
+            {"step": "resize_area"},
+            {"step": "mask_outside_disc", "radius_fraction": MASK_RADIUS_FRACTION},
+        ]
+
+    def quality_gate(self) -> Mapping[str, float]:
+        """The limits as `model.json` states them."""
+        return asdict(QualityGate())
+
+    def preparation(self) -> Preparation:
+        """The service's own preprocessing with this recipe's steps and gate."""
+        return Preparation(
+            size_px=self.input_size_px,
+            crop=True,
+            min_radius_px=MIN_RADIUS_PX,
+            mask_fraction=MASK_RADIUS_FRACTION,
+            gate=QualityGate(),
+        )
