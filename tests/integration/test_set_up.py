@@ -1,0 +1,72 @@
+"""What a person sees when the set-up cannot work: one sentence and a non-zero exit code."""
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Nothing listens on the discard port of this machine.
+CLOSED = "http://127.0.0.1:9/simple"
+
+
+@pytest.fixture
+def skeleton(repository: Path, tmp_path: Path) -> Path:
+    """A checkout with nothing but what the set-up reads."""
+    for name in ("pyproject.toml", "package.json", "package-lock.json", "Makefile", "README.md"):
+        shutil.copy(repository / name, tmp_path / name)
+    for name in ("requirements", "tools"):
+        shutil.copytree(repository / name, tmp_path / name)
+    return tmp_path
+
+
+def without_registries() -> dict[str, str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_"))}
+    environment |= {
+        "PIP_INDEX_URL": CLOSED,
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_RETRIES": "0",
+        "PIP_NO_CACHE_DIR": "1",
+        "UV_HTTP_RETRIES": "0",
+        "UV_NO_CACHE": "1",
+    }
+    return environment
+
+
+def make_setup(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", "setup", *arguments],
+        cwd=folder,
+        env=without_registries(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_no_registry_is_one_sentence_and_leaves_no_stamp(skeleton: Path) -> None:
+    result = make_setup(skeleton, f"PYTHON={sys.executable}")
+    assert result.returncode != 0
+    sentences = [line for line in result.stderr.splitlines() if line.startswith("set-up failed:")]
+    assert len(sentences) == 1
+    assert "can this machine reach the registry" in sentences[0]
+    assert "Traceback" not in result.stdout + result.stderr
+    assert not (skeleton / ".venv" / ".setup-stamp").exists()
+
+
+def test_no_python_is_one_sentence(skeleton: Path) -> None:
+    result = make_setup(skeleton, "PYTHON=python-that-is-not-here")
+    assert result.returncode != 0
+    assert "There is no python-that-is-not-here on this machine" in result.stderr
+
+
+def test_an_old_python_is_one_sentence(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
+    with pytest.raises(SystemExit) as refusal:
+        runpy.run_path(str(repository / "tools" / "setup_environment.py"), run_name="__main__")
+    assert "needs Python 3.11 or newer" in str(refusal.value)
+    assert "is 3.10" in str(refusal.value)
