@@ -1,0 +1,76 @@
+"""Where numbers come from: commit, machine, versions, command. No host or user name."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Everything a reader needs to judge or repeat a run; a None means it is not known."""
+
+    run_id: str
+    created_at: datetime
+    command: str
+    git_commit: str | None
+    machine: str
+    python: str
+    image: str | None
+    image_note: str
+    region_of_prices: str
+    local: bool
+    assumptions: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """A run's name: its start in UTC, to the second."""
+    return (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+
+
+def git_commit(folder: Path) -> str | None:
+    """Commit of the checkout, with `+changes` when files differ from it; None without git."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}+changes" if changed else commit
+
+
+def machine() -> str:
+    """Processor, usable cores, memory and system in one line."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return (
+        f"{_processor()}, {cores} cores usable, {memory_gb:.0f} GB of memory, "
+        f"{platform.system()} {platform.machine()}"
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"
+
+
+def _git(folder: Path, *arguments: Sequence[str] | str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

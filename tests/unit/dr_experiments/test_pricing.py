@@ -1,0 +1,202 @@
+"""Golden arithmetic by hand, and the refusal of what has no price (field problem B04)."""
+
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from dr_experiments.pricing import (
+    ITEMS,
+    Price,
+    PriceTable,
+    PriceTableError,
+    UnknownPriceError,
+    full_utilisation_per_hour,
+    month_at_rest,
+    realtime_cost,
+    serverless_cost,
+)
+from stacks.matrix import MATRIX
+
+GB = 2**30
+
+
+def price(item: str, usd: str, *, sku: str | None = None, checked: str = "2026-01-01") -> Price:
+    return Price(
+        item=item,
+        region="us-east-1",
+        sku=sku,
+        usd=Decimal(usd),
+        source="https://example.org",
+        checked=date.fromisoformat(checked),
+    )
+
+
+TABLE = PriceTable(
+    rows=(
+        price("serverless-compute", "0.00004", sku="2048"),
+        price("data-in", "0.016"),
+        price("data-out", "0.032"),
+        price("instance-hour", "0.23", sku="ml.m5.xlarge"),
+        price("instance-hour", "0.25", sku="ml.m5.xlarge", checked="2026-06-01"),
+    )
+)
+
+
+def test_serverless_cost_is_seconds_times_price_plus_data_both_ways() -> None:
+    cost = serverless_cost(
+        compute_s=0.1, memory_mib=2048, bytes_in=GB / 1000, bytes_out=GB / 2000,
+        region="us-east-1", prices=TABLE,
+    )  # fmt: skip
+    # 1000 x 0.1 s x 0.00004 = 0.004; 1 GB x 0.016; 0.5 GB x 0.032.
+    assert cost.parts_usd_per_1000["compute"] == Decimal("0.004")
+    assert float(cost.parts_usd_per_1000["data in"]) == pytest.approx(0.016, rel=1e-12)
+    assert float(cost.parts_usd_per_1000["data out"]) == pytest.approx(0.016, rel=1e-12)
+    assert float(cost.usd_per_1000) == pytest.approx(0.036, rel=1e-12)
+    assert [row.item for row in cost.prices] == ["serverless-compute", "data-in", "data-out"]
+
+
+def test_idle_serverless_costs_nothing_and_idle_instances_cost_their_hours() -> None:
+    free = serverless_cost(
+        compute_s=0, memory_mib=2048, bytes_in=0, bytes_out=0, region="us-east-1", prices=TABLE
+    )
+    assert free.usd_per_1000 == 0
+    rest = month_at_rest(instance_type="ml.m5.xlarge", region="us-east-1", prices=TABLE)
+    assert rest == Decimal("182.50")  # 0.25 x 730
+
+
+@pytest.mark.parametrize(
+    ("requests_per_hour", "instances", "expected"),
+    [(1, 1, "250"), (1000, 1, "0.25"), (360_000, 1, "0.000694444"), (1000, 3, "0.75")],
+)
+def test_realtime_cost_divides_the_hour(
+    requests_per_hour: int, instances: int, expected: str
+) -> None:
+    """From one request an hour to a hundred a second."""
+    cost = realtime_cost(
+        instance_type="ml.m5.xlarge", requests_per_hour=requests_per_hour, bytes_in=0, bytes_out=0,
+        region="us-east-1", prices=TABLE, instance_count=instances,
+    )  # fmt: skip
+    assert float(cost.usd_per_1000) == pytest.approx(float(expected), rel=1e-5)
+    assert f"{requests_per_hour:,}" in cost.assumption
+
+
+def test_full_utilisation_is_one_request_after_another() -> None:
+    assert full_utilisation_per_hour(0.02) == 180_000
+
+
+def test_the_published_cost_of_the_study_follows_from_the_table(shared_data: Path) -> None:
+    """Its cost per inference is its mean round trip times the price of a second."""
+    published = {
+        ("MobileNet", 1024): "0.0000095", ("MobileNet", 2048): "0.0000144",
+        ("MobileNet", 3072): "0.0000206", ("VGG19", 1024): "0.0000376",
+        ("VGG19", 2048): "0.0000344", ("VGG19", 3072): "0.0000408",
+    }  # fmt: skip
+    prices = PriceTable.load()
+    for (model, memory_mib), expected in published.items():
+        name = f"warm-up-{model}-{memory_mib // 1024}gb.csv"
+        lines = (shared_data / "thesis-measurements" / name).read_text().splitlines()[1:]
+        seconds = [float(line.split(",")[3]) for line in lines]
+        cost = serverless_cost(
+            compute_s=sum(seconds) / len(seconds), memory_mib=memory_mib,
+            bytes_in=0, bytes_out=0, region="us-east-1", prices=prices,
+        )  # fmt: skip
+        per_inference = cost.usd_per_1000 / 1000
+        # Printed with seven decimals, some rounded and some cut off.
+        assert abs(per_inference - Decimal(expected)) < Decimal("0.0000001"), name
+
+
+def test_the_newest_price_wins_and_an_older_day_keeps_its_own() -> None:
+    find = TABLE.find
+    assert find("instance-hour", region="us-east-1", sku="ml.m5.xlarge").usd == Decimal("0.25")
+    old = find("instance-hour", region="us-east-1", sku="ml.m5.xlarge", on=date(2026, 5, 31))
+    assert old.usd == Decimal("0.23")
+
+
+@pytest.mark.parametrize(
+    ("item", "region", "sku", "on", "named"),
+    [
+        ("serverless-compute", "sa-east-1", "2048", None, ["2048", "sa-east-1", "USD per second"]),
+        ("serverless-compute", "us-east-1", "1500", None, ["1500", "us-east-1"]),
+        ("instance-hour", "us-east-1", "ml.m4.xlarge", None, ["ml.m4.xlarge", "USD per hour"]),
+        ("instance-hour", "us-east-1", "ml.m5.xlarge", date(2025, 1, 1), ["2025-01-01"]),
+        ("lambda", "us-east-1", None, None, ["lambda", "serverless-compute"]),
+    ],
+)
+def test_an_unknown_price_is_refused_and_named(
+    item: str, region: str, sku: str | None, on: date | None, named: list[str]
+) -> None:
+    with pytest.raises(UnknownPriceError) as caught:
+        TABLE.find(item, region=region, sku=sku, on=on)
+    message = str(caught.value)
+    assert all(word in message for word in named), message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_impossible_quantities_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="compute_s"):
+        serverless_cost(
+            compute_s=value, memory_mib=2048, bytes_in=0, bytes_out=0,
+            region="us-east-1", prices=TABLE,
+        )  # fmt: skip
+
+
+def test_an_hour_without_requests_has_no_cost_per_request() -> None:
+    with pytest.raises(ValueError, match="requests_per_hour"):
+        realtime_cost(
+            instance_type="ml.m5.xlarge", requests_per_hour=0, bytes_in=0, bytes_out=0,
+            region="us-east-1", prices=TABLE,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="service_s"):
+        full_utilisation_per_hour(0)
+
+
+def test_the_projects_own_table_is_dated_sourced_and_known() -> None:
+    rows = PriceTable.load().rows
+    assert rows
+    for row in rows:
+        assert row.source.startswith("https://"), row.name
+        assert row.item in ITEMS
+        # The table may be older than today, never younger than the day it was written.
+        assert date(2026, 1, 1) <= row.checked
+
+
+def test_every_serverless_size_of_the_matrix_has_a_price() -> None:
+    prices = PriceTable.load()
+    sizes = {row.memory_mib for row in MATRIX if row.memory_mib}
+    assert sizes
+    for memory_mib in sizes:
+        assert prices.find("serverless-compute", region="us-east-1", sku=str(memory_mib)).usd > 0
+
+
+ROW = """
+[[price]]
+item = "data-in"
+region = "us-east-1"
+usd = "0.016"
+source = "https://example.org"
+checked = 2026-01-01
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (ROW.replace('"0.016"', "0.016"), "string"),
+        (ROW.replace('"0.016"', '"-1"'), "above 0"),
+        (ROW.replace('item = "data-in"', 'item = "data"'), "item"),
+        (ROW.replace("2026-01-01", "2026-01-01T00:00:00"), "date"),
+        (ROW.replace('source = "https://example.org"\n', ""), "source"),
+        (ROW + 'sku = "1"\n', "sku"),
+        (ROW + 'unit = "EUR"\n', "unit"),
+        (ROW + ROW, "two prices"),
+        ("[[price]", "TOML"),
+    ],
+)
+def test_a_faulty_price_file_is_refused(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(text)
+    with pytest.raises(PriceTableError, match=named):
+        PriceTable.load(path)
