@@ -11,6 +11,7 @@ what is allowed and where that is written; `None` means "not known at synthesis"
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 from constructs_lib import limits
 
@@ -58,8 +59,8 @@ def serverless_faults(
                 _fault(name, f"a whole number from 1 to {top}", value, "SERVERLESS_MAX_CONCURRENCY")
             )
     if (
-        provisioned_concurrency is not None
-        and max_concurrency is not None
+        _is_integer(provisioned_concurrency, 1, None)
+        and _is_integer(max_concurrency, 1, None)
         and provisioned_concurrency > max_concurrency
     ):
         faults.append(
@@ -175,14 +176,16 @@ def endpoint_faults(
 
 
 def _fault(name: str, allowed: str, value: object, limit: str) -> str:
-    return f"{name} must be {allowed}; got {value!r} ({limits.SOURCES[limit].url})"
+    # str() first: an enum member would show its class, which nobody typed.
+    shown = repr(str(value)) if isinstance(value, str) else repr(value)
+    return f"{name} must be {allowed}; got {shown} ({limits.SOURCES[limit].url})"
 
 
 def _listed(values: Iterable[object]) -> str:
     return ", ".join(str(value) for value in values)
 
 
-def _is_integer(value: object, low: int, high: int | None) -> bool:
+def _is_integer(value: object, low: int, high: int | None) -> TypeGuard[int]:
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return value >= low and (high is None or value <= high)

@@ -1,0 +1,28 @@
+"""The CDK app: the shared stack, and a stack for each row of the deployment matrix.
+
+npx cdk synth
+npx cdk deploy dr-serverless-mobilenet-2048 -c modes=serverless -c stage=ana
+"""
+
+from pathlib import Path
+
+import aws_cdk as cdk
+
+from stacks.endpoint_stack import EndpointStack
+from stacks.matrix import select
+from stacks.settings import MODEL_ROOT, Settings
+from stacks.shared_stack import SharedStack
+
+
+def build(app: cdk.App, *, model_root: Path = MODEL_ROOT) -> cdk.App:
+    """Add the stacks that `app`'s context selects."""
+    settings = Settings.of(app)
+    rows = select(models=settings.models, modes=settings.modes)
+    shared = SharedStack(app, rows=rows, settings=settings, model_root=model_root)
+    for row in rows:
+        EndpointStack(app, deployment=row, shared=shared, settings=settings)
+    return app
+
+
+if __name__ == "__main__":
+    build(cdk.App()).synth()

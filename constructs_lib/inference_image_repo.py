@@ -1,0 +1,241 @@
+"""The container images of the inference service, one for each architecture and runtime."""
+
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import aws_cdk as cdk
+from aws_cdk import aws_ecr as ecr
+from aws_cdk import aws_ecr_assets as ecr_assets
+from aws_cdk import aws_iam as iam
+from constructs import Construct, IDependable
+
+import inference_image
+from constructs_lib import limits
+from constructs_lib.rules import refuse
+
+ImageSource = Literal["build", "source-digest"]
+IMAGE_BUILD: Final = "build"
+IMAGE_SOURCE_DIGEST: Final = "source-digest"
+IMAGE_SOURCES: Final = (IMAGE_BUILD, IMAGE_SOURCE_DIGEST)
+
+RUNTIME_LITERT: Final = "litert"
+RUNTIMES: Final = (RUNTIME_LITERT,)
+
+_PLATFORMS: Final = {
+    limits.AMD64: ecr_assets.Platform.LINUX_AMD64,
+    limits.ARM64: ecr_assets.Platform.LINUX_ARM64,
+}
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_ECR_URI: Final = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.(?P<suffix>amazonaws\.com(?:\.cn)?)"
+    r"/(?P<repository>[a-z0-9._/-]+)@(?P<digest>sha256:[0-9a-f]{64})"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceImage:
+    """An image that answers SageMaker's container contract, named so that new bytes are a change.
+
+    `uri` ends in a digest or in the hash of the source, never in a tag that moves. `account`
+    and `region` of its registry are given where they are known and may differ from the stack's.
+    """
+
+    uri: str
+    repository_arn: str
+    architecture: str
+    account: str | None = None
+    region: str | None = None
+    dependencies: Sequence[IDependable] = ()
+
+    @classmethod
+    def from_repository(
+        cls, repository: ecr.IRepository, *, digest: str, architecture: str
+    ) -> "InferenceImage":
+        """An image that is in an ECR repository already, by its `sha256:…` digest.
+
+        Raises:
+            ValidationError: `digest` is a tag, or the architecture is unknown.
+        """
+        faults = _architecture_faults(architecture)
+        if not cdk.Token.is_unresolved(digest) and not _DIGEST.fullmatch(digest):
+            faults.append(
+                "digest must be sha256: and 64 hexadecimal digits, because a tag can move "
+                f"without the template changing; got {digest!r}"
+            )
+        refuse("InferenceImage", faults)
+        return cls(
+            uri=repository.repository_uri_for_digest(digest),
+            repository_arn=repository.repository_arn,
+            architecture=architecture,
+        )
+
+    @classmethod
+    def from_uri(cls, uri: str, *, architecture: str) -> "InferenceImage":
+        """An image by its full URI, `<account>.dkr.ecr.<region>.amazonaws.com/<name>@sha256:…`.
+
+        Raises:
+            ValidationError: the URI is not of that form, or the architecture is unknown.
+        """
+        faults = _architecture_faults(architecture)
+        match = _ECR_URI.fullmatch(uri)
+        if match is None:
+            faults.append(
+                "uri must be <account>.dkr.ecr.<region>.amazonaws.com/<repository>@sha256:<digest>"
+                f" (SageMaker pulls from Amazon ECR, and a tag can move); got {uri!r}"
+            )
+        elif len(uri) > limits.IMAGE_URI_CHARACTERS:
+            faults.append(f"uri must have at most {limits.IMAGE_URI_CHARACTERS} characters")
+        if faults or match is None:
+            refuse("InferenceImage", faults)
+            raise AssertionError("unreachable: refuse raises")
+        account, region = match["account"], match["region"]
+        partition = "aws-cn" if match["suffix"].endswith(".cn") else cdk.Aws.PARTITION
+        return cls(
+            uri=uri,
+            repository_arn=(
+                f"arn:{partition}:ecr:{region}:{account}:repository/{match['repository']}"
+            ),
+            architecture=architecture,
+            account=account,
+            region=region,
+        )
+
+    def grant_pull(self, role: iam.IRole) -> None:
+        """Let `role` pull from this image's repository, and log in to the registry."""
+        role.add_to_principal_policy(
+            iam.PolicyStatement(
+                sid="PullImage",
+                actions=[
+                    "ecr:BatchCheckLayerAvailability",
+                    "ecr:BatchGetImage",
+                    "ecr:GetDownloadUrlForLayer",
+                ],
+                resources=[self.repository_arn],
+            )
+        )
+        role.add_to_principal_policy(
+            iam.PolicyStatement(
+                sid="LogInToRegistry",
+                actions=["ecr:GetAuthorizationToken"],
+                # The action has no resource: the token is the account's.
+                resources=["*"],
+            )
+        )
+
+
+class InferenceImageRepo(Construct):
+    """Builds the inference service's image, once for each architecture and runtime.
+
+        image = InferenceImageRepo(self, "Images").image(architecture="arm64")
+
+    Args:
+        source: `"build"`: the CDK command line builds and pushes the image with Docker.
+            `"source-digest"`: nothing is built; `uri` is the one that a build of the same
+            source would be pushed under, for machines without Docker and for local runs.
+        directory: the build context, with a `Dockerfile` and a `.dockerignore`.
+
+    Defaults: `"build"`, from the installed `inference_image` package.
+
+    Defines: a Docker image asset for each image asked for, in the bootstrap's ECR repository.
+    With `"source-digest"`, nothing. Bootstrap stacks keep their images when an app is
+    destroyed: `cdk gc` deletes the unused ones.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        source: ImageSource = IMAGE_BUILD,
+        directory: Path | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        context = Path(inference_image.__file__).parent if directory is None else directory
+        faults = []
+        if source not in IMAGE_SOURCES:
+            faults.append(f"source must be one of {', '.join(IMAGE_SOURCES)}; got {source!r}")
+        if not (context / "Dockerfile").is_file():
+            faults.append(f"directory must hold a Dockerfile; there is none in {context}")
+        refuse(f"InferenceImageRepo {self.node.path}", faults)
+        self._source = source
+        self._directory = context
+        self._images: dict[tuple[str, str], InferenceImage] = {}
+
+    def image(self, *, architecture: str, runtime: str = RUNTIME_LITERT) -> InferenceImage:
+        """The image for `architecture` (`amd64`, `arm64`) and `runtime`; asked twice, built once.
+
+        Raises:
+            ValidationError: an architecture or runtime that there is no image for.
+        """
+        faults = _architecture_faults(architecture)
+        if runtime not in RUNTIMES:
+            faults.append(f"runtime must be one of {', '.join(RUNTIMES)}; got {runtime!r}")
+        refuse(f"InferenceImageRepo {self.node.path}", faults)
+        key = (str(architecture), runtime)
+        if key not in self._images:
+            self._images[key] = self._make(*key)
+        return self._images[key]
+
+    def _make(self, architecture: str, runtime: str) -> InferenceImage:
+        stack = cdk.Stack.of(self)
+        if self._source == IMAGE_BUILD:
+            asset = self._asset(self, architecture, runtime)
+            return InferenceImage(
+                uri=asset.image_uri,
+                repository_arn=asset.repository.repository_arn,
+                architecture=architecture,
+                dependencies=(asset,),
+            )
+        return self._unbuilt(stack, architecture, runtime)
+
+    def _asset(
+        self, scope: Construct, architecture: str, runtime: str
+    ) -> ecr_assets.DockerImageAsset:
+        return ecr_assets.DockerImageAsset(
+            scope,
+            f"{runtime.capitalize()}{architecture.capitalize()}",
+            directory=str(self._directory),
+            # Without a platform the image takes the builder's, and dies with "exec format
+            # error" on the endpoint. `platform` as a build argument has no effect.
+            platform=_PLATFORMS[architecture],
+            build_args={"RUNTIME": runtime},
+            # SageMaker refuses image indexes and OCI manifests; this exporter writes Docker's
+            # media types, and loads the image from builders that would keep it to themselves.
+            outputs=["type=docker"],
+        )
+
+    def _unbuilt(self, stack: cdk.Stack, architecture: str, runtime: str) -> InferenceImage:
+        """The image as a build would name it, read off an asset in an app that is thrown away."""
+        with tempfile.TemporaryDirectory(prefix="dr-endpoints-") as outdir:
+            app = cdk.App(
+                outdir=outdir, analytics_reporting=False, context=self.node.get_all_context()
+            )
+            twin = cdk.Stack(
+                app,
+                "SourceHash",
+                env=cdk.Environment(
+                    account=None if cdk.Token.is_unresolved(stack.account) else stack.account,
+                    region=None if cdk.Token.is_unresolved(stack.region) else stack.region,
+                ),
+                synthesizer=cdk.DefaultStackSynthesizer(
+                    qualifier=stack.synthesizer.bootstrap_qualifier
+                ),
+            )
+            asset = self._asset(twin, architecture, runtime)
+            return InferenceImage(
+                uri=asset.image_uri,
+                repository_arn=asset.repository.repository_arn,
+                architecture=architecture,
+            )
+
+
+def _architecture_faults(architecture: str) -> list[str]:
+    if architecture in limits.ARCHITECTURES:
+        return []
+    return [
+        f"architecture must be one of {', '.join(limits.ARCHITECTURES)}; got {str(architecture)!r}"
+    ]

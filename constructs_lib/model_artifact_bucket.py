@@ -1,0 +1,222 @@
+"""The bucket of model packages, and a package in it as an object that grants its own access."""
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import aws_cdk as cdk
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_s3_deployment as s3_deployment
+from constructs import Construct, IDependable
+
+from constructs_lib import limits
+from constructs_lib.rules import refuse
+from inference_image.model_package import pack_model
+from inference_image.model_spec import ModelSpec, load_model_spec, object_key
+
+Publish = Literal["deployment", "external"]
+PUBLISH_DEPLOYMENT: Final = "deployment"
+PUBLISH_EXTERNAL: Final = "external"
+PUBLISH: Final = (PUBLISH_DEPLOYMENT, PUBLISH_EXTERNAL)
+
+# The function behind BucketDeployment holds the archive twice (zipped asset and unpacked
+# file), beside its own code and temporary files.
+_COPIES_ON_DISK: Final = 2.2
+_MIB: Final = 1024 * 1024
+# Its default of 128 MiB is killed on models of some tens of MB (aws/aws-cdk#7950).
+_PUBLISHER_MEMORY_MIB: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelArtifact:
+    """One model package in a bucket, named by its digest.
+
+    A new model has a new `sha256`, hence a new `key`: the template changes, and CloudFormation
+    with it. `dependencies` must exist before a SageMaker Model may refer to the package.
+    """
+
+    bucket: s3.IBucket
+    key: str
+    id: str
+    sha256: str
+    dependencies: Sequence[IDependable] = ()
+
+    @classmethod
+    def in_bucket(cls, bucket: s3.IBucket, *, model_id: str, sha256: str) -> "ModelArtifact":
+        """A package that is in `bucket` already, pushed by `dr model push` for example."""
+        return cls(bucket=bucket, key=object_key(model_id, sha256), id=model_id, sha256=sha256)
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket/key`: what SageMaker calls ModelDataUrl. It ends in `.tar.gz`."""
+        return self.bucket.s3_url_for_object(self.key)
+
+    def grant_read(self, role: iam.IRole) -> None:
+        """Let `role` read exactly this object, and decrypt it where the bucket has a key.
+
+        The statements go on the role: a grant on an imported bucket would be dropped in
+        silence when it tried to write the bucket's policy.
+        """
+        role.add_to_principal_policy(
+            iam.PolicyStatement(
+                sid="ReadModelPackage",
+                actions=["s3:GetObject"],
+                resources=[self.bucket.arn_for_objects(self.key)],
+            )
+        )
+        if self.bucket.encryption_key is not None:
+            role.add_to_principal_policy(
+                iam.PolicyStatement(
+                    sid="DecryptModelPackage",
+                    actions=["kms:Decrypt"],
+                    resources=[self.bucket.encryption_key.key_arn],
+                )
+            )
+
+
+class ModelArtifactBucket(Construct):
+    """A private, versioned, encrypted bucket for model packages.
+
+        model = ModelArtifactBucket(self, "Models").add_model(Path("model_artifacts/mine"))
+
+    Args:
+        encryption_key: KMS key of the objects.
+        removal_policy: what `cdk destroy` does with the bucket.
+        auto_delete_objects: empty the bucket before it is deleted; this adds a Lambda
+            function, and needs `removal_policy=DESTROY`.
+        noncurrent_days: after how many days replaced versions are deleted, at least 1.
+
+    Defaults: encryption with keys that S3 manages; RETAIN, so that destroying a stack deletes
+    no model; 30 days. The name is CloudFormation's.
+
+    Defines: a bucket, its TLS-only policy, and for each package that is published by the
+    deployment, the custom resource that copies it.
+
+    Raises:
+        ValidationError: the arguments contradict each other.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        encryption_key: kms.IKey | None = None,
+        removal_policy: cdk.RemovalPolicy = cdk.RemovalPolicy.RETAIN,
+        auto_delete_objects: bool = False,
+        noncurrent_days: int = 30,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        faults = []
+        if auto_delete_objects and removal_policy != cdk.RemovalPolicy.DESTROY:
+            faults.append("auto_delete_objects needs removal_policy DESTROY")
+        if noncurrent_days < 1:
+            faults.append(f"noncurrent_days must be at least 1; got {noncurrent_days}")
+        refuse(f"ModelArtifactBucket {self.node.path}", faults)
+        self.bucket = s3.Bucket(
+            self,
+            "Bucket",
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            enforce_ssl=True,
+            encryption=(
+                s3.BucketEncryption.S3_MANAGED
+                if encryption_key is None
+                else s3.BucketEncryption.KMS
+            ),
+            encryption_key=encryption_key,
+            bucket_key_enabled=None if encryption_key is None else True,
+            object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+            versioned=True,
+            removal_policy=removal_policy,
+            auto_delete_objects=auto_delete_objects,
+            lifecycle_rules=[
+                s3.LifecycleRule(
+                    abort_incomplete_multipart_upload_after=cdk.Duration.days(7),
+                    noncurrent_version_expiration=cdk.Duration.days(noncurrent_days),
+                )
+            ],
+        )
+
+    def add_model(
+        self, package_dir: Path, *, publish: Publish = PUBLISH_DEPLOYMENT
+    ) -> ModelArtifact:
+        """Put the package of `package_dir` into this bucket, under its digest.
+
+        With `publish="deployment"` the stack itself copies it: the files are packed now and
+        become an asset of the cloud assembly. With `"external"` only the key is computed, from
+        `model.json` alone; the package is pushed by `dr model push`, which models too large
+        for the copying function need, and accounts where it may not run.
+
+        Raises:
+            ModelPackageError: `model.json` is missing or wrong, or, for `"deployment"`, a file
+                that it lists is missing or damaged.
+            ValidationError: the package is too large to be copied by a deployment.
+        """
+        if publish not in PUBLISH:
+            refuse(
+                f"model package {package_dir.name}",
+                [f"publish must be one of {', '.join(PUBLISH)}; got {publish!r}"],
+            )
+        spec = load_model_spec(package_dir)
+        dependencies: list[IDependable] = []
+        if publish == PUBLISH_DEPLOYMENT:
+            dependencies.append(self._publish(package_dir, spec))
+        return ModelArtifact(
+            bucket=self.bucket,
+            key=spec.object_key,
+            id=spec.id,
+            sha256=spec.sha256,
+            dependencies=tuple(dependencies),
+        )
+
+    def _publish(self, package_dir: Path, spec: ModelSpec) -> s3_deployment.BucketDeployment:
+        storage_mib = _ephemeral_storage_mib(spec)
+        prefix, _, name = spec.object_key.rpartition("/")
+        with tempfile.TemporaryDirectory(prefix="dr-endpoints-") as staging:
+            # A file asset would be published as <hash>.gz, and SageMaker wants .tar.gz; a
+            # folder asset keeps the name of what is in it (aws/aws-cdk#30257).
+            pack_model(package_dir, Path(staging, name))
+            source = s3_deployment.Source.asset(staging)
+            return s3_deployment.BucketDeployment(
+                self,
+                f"Publish-{spec.id}",
+                sources=[source],
+                destination_bucket=self.bucket,
+                destination_key_prefix=prefix,
+                # Packages that running endpoints still refer to stay: an endpoint that scales
+                # out downloads its package again.
+                prune=False,
+                retain_on_delete=True,
+                memory_limit=_PUBLISHER_MEMORY_MIB,
+                ephemeral_storage_size=(
+                    cdk.Size.mebibytes(storage_mib)
+                    if storage_mib > limits.LAMBDA_DEFAULT_EPHEMERAL_STORAGE_MIB
+                    else None
+                ),
+            )
+
+
+def _ephemeral_storage_mib(spec: ModelSpec) -> int:
+    """Disk that the copying function needs, in whole GiB so that models share one function."""
+    size_mib = sum(entry.size_bytes for entry in spec.files) / _MIB
+    needed_mib = math.ceil(size_mib * _COPIES_ON_DISK) + 128
+    if needed_mib > limits.LAMBDA_EPHEMERAL_STORAGE_MIB:
+        refuse(
+            f"model package {spec.id}",
+            [
+                (
+                    f"publish must be 'external' for a package of {size_mib:.0f} MiB: copying it "
+                    f"takes {needed_mib} MiB of disk, and a Lambda function has at most "
+                    f"{limits.LAMBDA_EPHEMERAL_STORAGE_MIB} "
+                    f"({limits.SOURCES['LAMBDA_EPHEMERAL_STORAGE_MIB'].url})"
+                )
+            ],
+        )
+    if needed_mib <= limits.LAMBDA_DEFAULT_EPHEMERAL_STORAGE_MIB:
+        return limits.LAMBDA_DEFAULT_EPHEMERAL_STORAGE_MIB
+    return min(math.ceil(needed_mib / 1024) * 1024, limits.LAMBDA_EPHEMERAL_STORAGE_MIB)

@@ -1,0 +1,104 @@
+"""What the app is told on the command line (`cdk … -c name=value`), read once."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aws_cdk as cdk
+
+from constructs_lib.inference_image_repo import IMAGE_BUILD, IMAGE_SOURCES, ImageSource
+from constructs_lib.model_artifact_bucket import PUBLISH, PUBLISH_DEPLOYMENT, Publish
+from stacks.matrix import staged
+
+MODEL_ROOT: Final = Path(__file__).resolve().parent.parent / "model_artifacts"
+
+_TRUTH: Final[Mapping[str, bool]] = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The app's context, checked. Each field is the context key of the same name.
+
+    Attributes:
+        stage: prefix that keeps two people's stacks apart in one account.
+        models: models whose rows are synthesized, as `stacks.matrix.select` takes them.
+        modes: modes whose rows are synthesized.
+        image: `build` (Docker builds the image at deployment) or `source-digest` (nothing is
+            built; endpoints refer to the image that a build would have pushed).
+        publish: `deployment` (the shared stack copies the packages) or `external` (they are
+            pushed with `dr model push`).
+        local: the stacks go to a local AWS: no bootstrap version rule, and no custom
+            resources, because nothing runs their functions there.
+        retain: keep bucket and models when the shared stack is destroyed.
+        account, region: where to; from CDK_DEFAULT_ACCOUNT and CDK_DEFAULT_REGION, which the
+            CDK command line sets. Without them the stacks are for any account and region.
+    """
+
+    stage: str | None = None
+    models: tuple[str, ...] | None = None
+    modes: tuple[str, ...] | None = None
+    image: ImageSource = IMAGE_BUILD
+    publish: Publish = PUBLISH_DEPLOYMENT
+    local: bool = False
+    retain: bool = False
+    account: str | None = None
+    region: str | None = None
+
+    @classmethod
+    def of(cls, app: cdk.App, *, environ: Mapping[str, str] = os.environ) -> "Settings":
+        """Read `app`'s context and the environment.
+
+        Raises:
+            ValueError: a context value that is not one of the known ones.
+        """
+        stage = _text(app, "stage")
+        staged("shared", stage)
+        return cls(
+            stage=stage,
+            models=_words(app, "models"),
+            modes=_words(app, "modes"),
+            image=_one_of(app, "image", IMAGE_SOURCES, IMAGE_BUILD),
+            publish=_one_of(app, "publish", PUBLISH, PUBLISH_DEPLOYMENT),
+            local=_flag(app, "local"),
+            retain=_flag(app, "retain"),
+            account=environ.get("CDK_DEFAULT_ACCOUNT") or None,
+            region=environ.get("CDK_DEFAULT_REGION") or None,
+        )
+
+    @property
+    def environment(self) -> cdk.Environment:
+        """Account and region of every stack."""
+        return cdk.Environment(account=self.account, region=self.region)
+
+    def synthesizer(self) -> cdk.IStackSynthesizer:
+        """A new synthesizer, because a stack owns its own."""
+        # The rule compares a parameter that a local AWS cannot resolve on updates.
+        return cdk.DefaultStackSynthesizer(generate_bootstrap_version_rule=not self.local)
+
+
+def _text(app: cdk.App, name: str) -> str | None:
+    value: Any = app.node.try_get_context(name)
+    return None if value is None or value == "" else str(value)
+
+
+def _words(app: cdk.App, name: str) -> tuple[str, ...] | None:
+    value: Any = app.node.try_get_context(name)
+    if value is None or value == "":
+        return None
+    parts: Iterable[object] = value.split(",") if isinstance(value, str) else value
+    return tuple(word for word in (str(part).strip() for part in parts) if word)
+
+
+def _one_of(app: cdk.App, name: str, known: tuple[Any, ...], default: Any) -> Any:
+    value = _text(app, name)
+    if value is None:
+        return default
+    if value not in known:
+        raise ValueError(f"context {name} must be one of {', '.join(known)}; got {value!r}")
+    return value
+
+
+def _flag(app: cdk.App, name: str) -> bool:
+    return _TRUTH[str(_one_of(app, name, tuple(_TRUTH), "false"))]
