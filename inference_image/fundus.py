@@ -292,7 +292,8 @@ def _without_specks(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     padded = np.pad(mask, 1, mode="edge").astype(np.uint8)
     rows = padded[:-2] + padded[1:-1] + padded[2:]
     count = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
-    return mask & (count >= 5)
+    kept: npt.NDArray[np.bool_] = mask & (count >= 5)
+    return kept
 
 
 def _contour(distance: ByteArray, mask: npt.NDArray[np.bool_]) -> FloatArray:

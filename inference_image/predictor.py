@@ -1,0 +1,356 @@
+"""From the bytes of a photograph to an answer: decode, prepare, run, decide, explain.
+
+    >>> predictor = Predictor.load(Path("model_artifacts/mobilenet-demo"), threads=1)
+    >>> predictor.warm_up()
+    >>> answer = predictor.predict(data, declared_type="image/jpeg")
+    >>> answer.grade, answer.referable.positive
+    (2, True)
+
+The engine gives logits; softmax, temperature and threshold are computed here in float64, so
+that the probabilities sum to 1 whatever the quantisation. A photograph that cannot be graded
+does not reach the engine, and every number about its grade is None.
+"""
+
+import base64
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from inference_image.contract import EXPLAIN_GRADCAM, REFERABLE_FROM_GRADE, TASK_GRADE5
+from inference_image.decoding import Decoded, Limits, decode
+from inference_image.explain import DenseHead, grad_cam, overlay
+from inference_image.fundus import QualityVerdict
+from inference_image.model_spec import (
+    MODEL_JSON,
+    ModelPackageError,
+    ModelSpec,
+    OperatingPoint,
+    load_model_spec,
+    verify_files,
+)
+from inference_image.preprocessing import Preparation, Prepared
+from inference_image.runtimes import Runtime
+from inference_image.runtimes.litert import FEATURES, LOGITS, LiteRTRuntime
+
+# Most photographs show a disc of at least this share of their shorter side; where one does
+# not, it is decoded once more, larger.
+_EXPECTED_DISC_SHARE: Final = 0.87
+_DISC_PER_INPUT: Final = 2.0
+
+
+class RequestError(ValueError):
+    """The request asks for something that this model does not have; one sentence."""
+
+
+class EngineError(RuntimeError):
+    """The engine's answer cannot be used (NaN); one sentence for the log and the caller."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Refer or not, at a named threshold on P(grade >= 2)."""
+
+    probability: float | None
+    operating_point: OperatingPoint
+    positive: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatMap:
+    """A Grad-CAM overlay: encoded picture, its size in pixels and the class explained."""
+
+    grade: int
+    media_type: str
+    width_px: int
+    height_px: int
+    image_base64: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timings:
+    """Milliseconds that one prediction spent in each stage."""
+
+    decode_ms: float
+    prepare_ms: float
+    engine_ms: float
+    explain_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the service knows about one photograph.
+
+    `probabilities`, `grade`, `label`, `referable.probability`, `referable.positive` and
+    `consistent` are None when `quality.gradable` is false; `grade` also for a model that
+    only refers. `consistent` is false where the most probable grade contradicts the decision.
+    """
+
+    probabilities: tuple[float, ...] | None
+    grade: int | None
+    label: str | None
+    referable: Decision
+    consistent: bool | None
+    quality: QualityVerdict
+    heat_map: HeatMap | None
+    timings: Timings
+    media_type: str
+    source_width_px: int
+    source_height_px: int
+
+
+class Predictor:
+    """A loaded model package and everything needed to answer; one caller at a time."""
+
+    def __init__(
+        self,
+        *,
+        spec: ModelSpec,
+        runtime: Runtime,
+        head: DenseHead | None,
+        limits: Limits,
+        operating_point: str | None = None,
+    ) -> None:
+        self.spec = spec
+        self._runtime = runtime
+        self._head = head
+        self._limits = limits
+        self._default_point = spec.operating_point(operating_point)
+        self._preparation = Preparation.from_spec(spec)
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: Path,
+        *,
+        threads: int,
+        limits: Limits | None = None,
+        operating_point: str | None = None,
+    ) -> "Predictor":
+        """Load an unpacked package after checking the digest of each of its files.
+
+        Raises:
+            ModelPackageError: the package is missing, damaged or asks for what is not known.
+        """
+        spec = _load_spec(model_dir)
+        verify_files(spec, model_dir)
+        runtime = LiteRTRuntime(
+            model_dir / _model_file(spec), outputs=_known_outputs(spec), threads=threads
+        )
+        if runtime.input_size_px != spec.input_size_px:
+            raise ModelPackageError(
+                f"model {spec.id}: {MODEL_JSON} says input_size_px {spec.input_size_px}, "
+                f"but the network takes {runtime.input_size_px}"
+            )
+        can_explain = spec.head_file is not None and FEATURES in spec.outputs
+        head = DenseHead.load(model_dir / str(spec.head_file)) if can_explain else None
+        return cls(
+            spec=spec,
+            runtime=runtime,
+            head=head,
+            limits=limits or Limits(),
+            operating_point=operating_point,
+        )
+
+    def warm_up(self) -> None:
+        """Run each stage once; raises `ModelPackageError` where the outputs do not fit."""
+        size = self.spec.input_size_px
+        grey = np.full((size, size, 3), 96, dtype=np.uint8)
+        self._preparation(grey)
+        outputs = self._runtime.predict(grey, with_features=True)
+        expected = {len(self.spec.labels)} | ({1} if self.spec.task != TASK_GRADE5 else set())
+        if outputs.logits.size not in expected:
+            raise ModelPackageError(
+                f"model {self.spec.id} answers with {outputs.logits.size} values, "
+                f"but has {len(self.spec.labels)} labels"
+            )
+        if self._head is not None and outputs.features is not None:
+            channels = outputs.features.shape[-1]
+            if channels != self._head.kernels[0].shape[0]:
+                raise ModelPackageError(
+                    f"model {self.spec.id}: the feature map has {channels} channels, "
+                    f"but {self.spec.head_file} starts with {self._head.kernels[0].shape[0]}"
+                )
+
+    def check_request(self, *, operating_point: str | None, explain: str | None) -> None:
+        """Raise `RequestError` for an operating point or explanation this model lacks."""
+        try:
+            self._point(operating_point)
+        except ModelPackageError as error:
+            raise RequestError(str(error)) from None
+        if explain is not None and explain != EXPLAIN_GRADCAM:
+            raise RequestError(f"explain must be {EXPLAIN_GRADCAM}; it is {explain!r}")
+        if explain is not None and self._head is None:
+            raise RequestError(
+                f"model {self.spec.id} has no feature map and head, so it cannot be explained"
+            )
+
+    def predict(
+        self,
+        data: bytes,
+        *,
+        declared_type: str | None = None,
+        operating_point: str | None = None,
+        explain: str | None = None,
+    ) -> Answer:
+        """Answer for one photograph.
+
+        Args:
+            data: a JPEG or PNG file.
+            declared_type: media type that the sender claims, or None.
+            operating_point: name of the threshold; the package's default when None.
+            explain: "gradcam" adds a heat map for the predicted grade.
+
+        Raises:
+            PhotographError: the bytes are refused, with the HTTP status that says why.
+            RequestError: the model lacks the operating point or the explanation.
+            EngineError: the engine's answer is not finite.
+        """
+        self.check_request(operating_point=operating_point, explain=explain)
+        point = self._point(operating_point)
+        decoded, prepared, decode_ms, prepare_ms = self._read(data, declared_type)
+        probabilities = None
+        heat_map = None
+        engine_ms = explain_ms = 0.0
+        if prepared.quality.gradable:
+            start = time.perf_counter()
+            outputs = self._runtime.predict(prepared.pixels, with_features=explain is not None)
+            engine_ms = _since(start)
+            probabilities = self._probabilities(outputs.logits)
+            if outputs.features is not None and self._head is not None:
+                start = time.perf_counter()
+                heat_map = self._explain(prepared, outputs.features, probabilities, self._head)
+                explain_ms = _since(start)
+        timings = Timings(
+            decode_ms=decode_ms,
+            prepare_ms=prepare_ms,
+            engine_ms=engine_ms,
+            explain_ms=explain_ms,
+        )
+        return self._answer(decoded, prepared, probabilities, point, heat_map, timings)
+
+    def _point(self, name: str | None) -> OperatingPoint:
+        return self.spec.operating_point(name) if name else self._default_point
+
+    def _read(
+        self, data: bytes, declared_type: str | None
+    ) -> tuple[Decoded, Prepared, float, float]:
+        """Decode as small as the disc allows, and prepare; milliseconds of both."""
+        disc_px = _DISC_PER_INPUT * self.spec.input_size_px
+        min_side_px = math.ceil(disc_px / _EXPECTED_DISC_SHARE)
+        decode_ms = prepare_ms = 0.0
+        while True:
+            start = time.perf_counter()
+            decoded = decode(
+                data, declared_type=declared_type, limits=self._limits, min_side_px=min_side_px
+            )
+            decode_ms += _since(start)
+            start = time.perf_counter()
+            prepared = self._preparation(decoded.image)
+            prepare_ms += _since(start)
+            circle = prepared.circle
+            if not circle.found or decoded.scale >= 1 or 2 * circle.radius_px >= disc_px:
+                return decoded, prepared, decode_ms, prepare_ms
+            # A small disc in a large frame: the next pass keeps it at twice the input.
+            shorter = min(decoded.image.size)
+            min_side_px = max(math.ceil(shorter * disc_px / (2 * circle.radius_px)), 2 * shorter)
+
+    def _probabilities(self, logits: npt.NDArray[np.float64]) -> tuple[float, ...]:
+        if not np.isfinite(logits).all():
+            raise EngineError(f"model {self.spec.id} produced a value that is not a number")
+        scaled = logits / self.spec.temperature
+        if scaled.size == 1:
+            # A single logit is the log-odds of the positive class.
+            scaled = np.array([0.0, float(scaled[0])])
+        powers = np.exp(scaled - scaled.max())
+        return tuple(float(p) for p in powers / powers.sum())
+
+    def _explain(
+        self,
+        prepared: Prepared,
+        features: npt.NDArray[np.float32],
+        probabilities: tuple[float, ...],
+        head: DenseHead,
+    ) -> HeatMap:
+        predicted = int(np.argmax(probabilities))
+        single = head.kernels[-1].shape[1] == 1
+        heat = grad_cam(features, head, 0 if single else predicted)
+        media_type, encoded = overlay(prepared.pixels, heat)
+        return HeatMap(
+            grade=predicted,
+            media_type=media_type,
+            width_px=prepared.pixels.shape[1],
+            height_px=prepared.pixels.shape[0],
+            image_base64=base64.b64encode(encoded).decode("ascii"),
+        )
+
+    def _answer(
+        self,
+        decoded: Decoded,
+        prepared: Prepared,
+        probabilities: tuple[float, ...] | None,
+        point: OperatingPoint,
+        heat_map: HeatMap | None,
+        timings: Timings,
+    ) -> Answer:
+        grade = label = referable = positive = consistent = None
+        if probabilities is not None:
+            best = int(np.argmax(probabilities))
+            label = self.spec.labels[best]
+            graded = self.spec.task == TASK_GRADE5
+            referable = min(1.0, math.fsum(probabilities[REFERABLE_FROM_GRADE if graded else 1 :]))
+            positive = referable >= point.threshold
+            if graded:
+                grade = best
+                consistent = (grade >= REFERABLE_FROM_GRADE) == positive
+        return Answer(
+            probabilities=probabilities,
+            grade=grade,
+            label=label,
+            referable=Decision(probability=referable, operating_point=point, positive=positive),
+            consistent=consistent,
+            quality=prepared.quality,
+            heat_map=heat_map,
+            timings=timings,
+            media_type=decoded.media_type,
+            source_width_px=decoded.source_width_px,
+            source_height_px=decoded.source_height_px,
+        )
+
+
+def _load_spec(model_dir: Path) -> ModelSpec:
+    if not (model_dir / MODEL_JSON).is_file():
+        seen = _listing(model_dir)
+        raise ModelPackageError(
+            f"{model_dir} has no {MODEL_JSON}, so there is no model package in it; it holds {seen}"
+        )
+    return load_model_spec(model_dir)
+
+
+def _listing(folder: Path) -> str:
+    if not folder.is_dir():
+        return "nothing (the folder does not exist)"
+    names = sorted(path.name for path in folder.iterdir())
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return shown or "nothing"
+
+
+def _model_file(spec: ModelSpec) -> str:
+    candidates = [entry.path for entry in spec.files if entry.path.endswith(".tflite")]
+    if len(candidates) != 1:
+        raise ModelPackageError(
+            f"model {spec.id} must list exactly one .tflite file; it lists {len(candidates)}"
+        )
+    return candidates[0]
+
+
+def _known_outputs(spec: ModelSpec) -> dict[str, str]:
+    return {ours: spec.outputs[ours] for ours in (LOGITS, FEATURES) if ours in spec.outputs}
+
+
+def _since(start: float) -> float:
+    return (time.perf_counter() - start) * 1000

@@ -1,0 +1,92 @@
+"""How many CPUs this container may use, for the number of workers and threads.
+
+    >>> available_cpus()
+    2.0
+
+The host's core count is not the answer: a container limited to two of 48 cores that starts 48
+threads is slower than with two. The quota of the control group decides (v2 `cpu.max`, v1
+`cpu.cfs_quota_us`), the affinity mask where no quota can be seen.
+"""
+
+import os
+from pathlib import Path
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_SELF_CGROUP = Path("/proc/self/cgroup")
+
+
+def available_cpus(
+    *,
+    cgroup_root: Path = _CGROUP_ROOT,
+    self_cgroup: Path = _SELF_CGROUP,
+    affinity: int | None = None,
+) -> float:
+    """CPUs of the tightest limit in force, possibly fractional, at least 0.01.
+
+    The paths and the affinity count are parameters so that other layouts can be tested.
+    """
+    limits = [float(affinity if affinity is not None else len(os.sched_getaffinity(0)))]
+    limits += _quotas(cgroup_root, _own_paths(self_cgroup))
+    return max(0.01, min(limits))
+
+
+def default_workers(cpus: float, *, one_request_at_a_time: bool) -> int:
+    """One worker per whole CPU; one where the platform sends one request at a time."""
+    return 1 if one_request_at_a_time else max(1, int(cpus))
+
+
+def default_threads(cpus: float, workers: int) -> int:
+    """Engine threads of one worker, so that all workers together fill the CPUs once."""
+    return max(1, round(cpus / workers))
+
+
+def _own_paths(self_cgroup: Path) -> dict[str, str]:
+    """Controller name -> path of this process's group; '' is the unified (v2) hierarchy."""
+    paths: dict[str, str] = {}
+    for line in _read(self_cgroup).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for controller in controllers.split(","):
+            paths[controller] = path
+    return paths
+
+
+def _quotas(root: Path, paths: dict[str, str]) -> list[float]:
+    quotas = []
+    # Inside a container the group is usually mounted as the root; on a host it is nested, and
+    # every ancestor's limit counts as well.
+    for folder in _with_ancestors(root, paths.get("", "/")):
+        quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+        quotas += _ratio(quota, period)
+    for mount in ("cpu", "cpu,cpuacct"):
+        for folder in _with_ancestors(root / mount, paths.get("cpu", "/")):
+            quotas += _ratio(
+                _read(folder / "cpu.cfs_quota_us").strip(),
+                _read(folder / "cpu.cfs_period_us").strip(),
+            )
+    return quotas
+
+
+def _with_ancestors(root: Path, path: str) -> list[Path]:
+    folder = root
+    folders = [root]
+    for part in path.strip("/").split("/"):
+        if part in ("", ".."):
+            continue
+        folder /= part
+        folders.append(folder)
+    return folders
+
+
+def _ratio(quota: str, period: str) -> list[float]:
+    """[quota / period], or nothing where there is no limit ("max", -1, an absent file)."""
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0 or int(quota) == 0:
+        return []
+    return [int(quota) / int(period)]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""
