@@ -4,6 +4,7 @@ npx cdk synth
 npx cdk deploy dr-serverless-mobilenet-2048 -c modes=serverless -c stage=ana
 """
 
+import sys
 from pathlib import Path
 
 import aws_cdk as cdk
@@ -25,4 +26,8 @@ def build(app: cdk.App, *, model_root: Path = MODEL_ROOT) -> cdk.App:
 
 
 if __name__ == "__main__":
-    build(cdk.App()).synth()
+    try:
+        build(cdk.App()).synth()
+    except ValueError as error:
+        # What a person can get wrong (context, package, size) is said without a traceback.
+        sys.exit(f"app.py: {error}")

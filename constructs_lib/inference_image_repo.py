@@ -135,7 +135,8 @@ class InferenceImageRepo(Construct):
     Args:
         source: `"build"`: the CDK command line builds and pushes the image with Docker.
             `"source-digest"`: nothing is built; `uri` is the one that a build of the same
-            source would be pushed under, for machines without Docker and for local runs.
+            source would be pushed under, for machines without Docker and for local runs (with
+            the bootstrap qualifier of the app's context, not of a stack's own synthesizer).
         directory: the build context, with a `Dockerfile` and a `.dockerignore`.
 
     Defaults: `"build"`, from the installed `inference_image` package.
@@ -220,9 +221,6 @@ class InferenceImageRepo(Construct):
                 env=cdk.Environment(
                     account=None if cdk.Token.is_unresolved(stack.account) else stack.account,
                     region=None if cdk.Token.is_unresolved(stack.region) else stack.region,
-                ),
-                synthesizer=cdk.DefaultStackSynthesizer(
-                    qualifier=stack.synthesizer.bootstrap_qualifier
                 ),
             )
             asset = self._asset(twin, architecture, runtime)

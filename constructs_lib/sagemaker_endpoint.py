@@ -145,9 +145,12 @@ class SageMakerEndpoint(Construct):
         return self.metric("Invocation5XXErrors", statistic="Sum", period=period)
 
     def _make_role(self, stack: cdk.Stack) -> iam.Role:
+        # A role for each package: with one role for all, the new package's policy would take
+        # the old one from an endpoint that still serves it, and a container that starts while
+        # the update runs would find its model forbidden. The old role goes with the old model.
         role = iam.Role(
             self,
-            "Role",
+            f"Role-{self._hash([self.model.key, self.image.repository_arn])}",
             assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"),
             description=f"Execution role of the SageMaker endpoint {self.endpoint_name}",
         )
@@ -220,15 +223,16 @@ class SageMakerEndpoint(Construct):
         self, variant: sagemaker.CfnEndpointConfig.ProductionVariantProperty
     ) -> sagemaker.CfnEndpointConfig:
         config = sagemaker.CfnEndpointConfig(self, "Config", production_variants=[variant])
-        content = cdk.Stack.of(self).resolve(config.production_variants)
-        self._name_by_content(config, content)
+        self._name_by_content(config, config.production_variants)
         return config
 
     def _name_by_content(self, resource: cdk.CfnResource, content: Any) -> None:
-        stack = cdk.Stack.of(self)
-        text = json.dumps(stack.resolve(content), sort_keys=True)
-        suffix = hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
-        resource.override_logical_id(f"{stack.get_logical_id(resource)}{suffix}")
+        plain = cdk.Stack.of(self).get_logical_id(resource)
+        resource.override_logical_id(f"{plain}{self._hash(content)}")
+
+    def _hash(self, content: Any) -> str:
+        text = json.dumps(cdk.Stack.of(self).resolve(content), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
 
 
 def known_text(value: str | None) -> str | None:
@@ -258,7 +262,7 @@ def _image_faults(image: InferenceImage, stack: cdk.Stack) -> list[str]:
         return []
     return [
         (
-            f"image must be in the stack's region, {here}, from which SageMaker pulls; got {region} "
+            f"image must be in the stack's region, {here}, where SageMaker pulls it; got {region} "
             "(https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-inference-code.html)"
         )
     ]

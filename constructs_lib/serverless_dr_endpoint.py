@@ -109,7 +109,7 @@ def _registry_faults(image: InferenceImage, stack: cdk.Stack) -> list[str]:
         return []
     return [
         (
-            f"image must be in the stack's account, {here}: serverless inference pulls from no other; "
-            f"got {account} (aws/amazon-sagemaker-feedback#181); copy the image first"
+            f"image must be in the stack's account, {here}, because serverless inference pulls "
+            f"from no other; got {account} (aws/amazon-sagemaker-feedback#181)"
         )
     ]

@@ -35,7 +35,7 @@ class EndpointStack(cdk.Stack):
             ),
         )
         # The image and the published package are in no reference that CloudFormation sees.
-        self.add_dependency(shared, "the model and the image are published with it")
+        self.add_stack_dependency(shared, "the model and the image are published with it")
         self.deployment = deployment
         common: dict[str, Any] = {
             "model": shared.model_of(deployment),
