@@ -1,0 +1,235 @@
+"""The commands and their options. What they do is in the modules that they import when run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="dr",
+    help="Deploy, try and measure the diabetic-retinopathy grading service.",
+    no_args_is_help=True,
+    # main() turns errors into sentences; Typer's own tracebacks would get in the way.
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+local_app = typer.Typer(
+    name="local", help="A local AWS to deploy to, on this machine only.", no_args_is_help=True
+)
+bench_app = typer.Typer(name="bench", help="Measure deployments.", no_args_is_help=True)
+model_app = typer.Typer(name="model", help="Model packages.", no_args_is_help=True)
+app.add_typer(local_app)
+app.add_typer(bench_app)
+app.add_typer(model_app)
+
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", help="A model package: its folder or model.tar.gz."),
+]
+PortOption = Annotated[int, typer.Option(min=1, max=65535, help="TCP port on 127.0.0.1.")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Deploy, try and measure the diabetic-retinopathy grading service."""
+    # Read by main(), before the commands are; it is declared here for `dr --help`.
+
+
+@app.command()
+def serve(
+    package: Annotated[
+        Path, typer.Argument(help="A model package: its folder or model.tar.gz.")
+    ] = Path("model_artifacts/mobilenet-demo"),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: PortOption = 8080,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
+) -> None:
+    """Run the grading service for a model package until Ctrl-C."""
+    from dr_cli.serving import serve_until_stopped
+
+    raise typer.Exit(serve_until_stopped(package, host=host, port=port, workers=workers))
+
+
+@app.command()
+def predict(
+    images: Annotated[list[Path], typer.Argument(help="Photographs (JPEG or PNG).")],
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="A deployed endpoint: on the local AWS where it is up, else on AWS."),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A service such as `dr serve`: http://127.0.0.1:8080.")
+    ] = None,
+    model: ModelOption = None,
+    region: Annotated[str | None, typer.Option(help="AWS region of the endpoint.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the service's own JSON, one line an image.")
+    ] = False,
+) -> None:
+    """Grade photographs: grade, referable decision, image quality and latency."""
+    from dr_cli.predict import predict_images
+
+    failed = predict_images(
+        images, endpoint=endpoint, url=url, model=model, region=region, as_json=as_json
+    )
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def draw(
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("out/drawn"),
+    grade: Annotated[
+        int | None, typer.Option(min=0, max=4, help="One grade; all five when left out.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="Pictures of each grade.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first picture.")] = 0,
+    size_px: Annotated[int | None, typer.Option(min=128, max=4096, help="Width in pixels.")] = None,
+) -> None:
+    """Draw fundus photographs of known grade (no patient's)."""
+    from dr_cli.drawn import draw_photographs
+
+    draw_photographs(out, grade=grade, count=count, seed=seed, size_px=size_px)
+
+
+@app.command()
+def demo(
+    photograph: Annotated[
+        Path | None,
+        typer.Option(help="A real photograph to grade; $DR_SHARED or ../shared/data else."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out/demo"),
+    requests: Annotated[
+        int, typer.Option(min=2, max=10_000, help="Counted requests to each endpoint.")
+    ] = 25,
+    interval_s: Annotated[
+        float, typer.Option(min=0, help="Seconds between the starts of requests.")
+    ] = 0.05,
+) -> None:
+    """The whole line on this machine: synthesize, deploy locally, grade, measure, report."""
+    from dr_cli.demo import run_demo
+
+    run_demo(photograph=photograph, out=out, requests=requests, interval_s=interval_s)
+
+
+@local_app.command("up")
+def local_up(
+    control_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the control plane.")
+    ] = None,
+    runtime_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the SageMaker runtime.")
+    ] = None,
+    idle_timeout_s: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop an unused serverless container after.")
+    ] = None,
+) -> None:
+    """Start the local AWS in the background, and say how to use it."""
+    from dr_cli.local import up
+
+    up(control_port=control_port, runtime_port=runtime_port, idle_timeout_s=idle_timeout_s)
+
+
+@local_app.command("status")
+def local_status() -> None:
+    """Say what runs and which endpoints are deployed; exit code 1 when nothing does."""
+    from dr_cli.local import status
+
+    raise typer.Exit(0 if status() else 1)
+
+
+@local_app.command("down")
+def local_down() -> None:
+    """Stop the local AWS and every container that it started."""
+    from dr_cli.local import down
+
+    down()
+
+
+@local_app.command("env")
+def local_env() -> None:
+    """Print the environment for other tools: eval "$(dr local env)"."""
+    from dr_cli.local import print_environment
+
+    print_environment()
+
+
+@local_app.command("deploy")
+def local_deploy(
+    stacks: Annotated[list[str], typer.Argument(help="Stack ids of the deployment matrix.")],
+) -> None:
+    """Deploy stacks to the local AWS with the real CDK CLI, and push their models."""
+    from dr_cli.local import deploy
+
+    deploy(stacks)
+
+
+@bench_app.command("warm")
+def bench_warm(
+    endpoints: Annotated[
+        list[str] | None, typer.Argument(help="Deployed endpoints (names of stacks).")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Measure a service such as `dr serve` instead.")
+    ] = None,
+    photograph: Annotated[
+        Path | None, typer.Option(help="What to send; a drawn photograph when left out.")
+    ] = None,
+    requests: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Counted requests to each endpoint.")
+    ] = 25,
+    interval_s: Annotated[
+        float, typer.Option(min=0, help="Seconds between the starts of requests.")
+    ] = 5.0,
+    region: Annotated[
+        str, typer.Option(help="AWS region: of the endpoints, and whose prices are used.")
+    ] = "us-east-1",
+    requests_per_hour: Annotated[
+        float, typer.Option(min=0.001, help="Requests that share an hour of an instance.")
+    ] = 720,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn photograph.")] = 7,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out/bench"),
+) -> None:
+    """One uncounted request, then N at an interval: statistics, cost, CSV and a page."""
+    from dr_cli.bench import bench_warm as run
+
+    run(
+        endpoints or [],
+        url=url,
+        photograph=photograph,
+        requests=requests,
+        interval_s=interval_s,
+        region=region,
+        requests_per_hour=requests_per_hour,
+        seed=seed,
+        out=out,
+    )
+
+
+@model_app.command("inspect")
+def model_inspect(
+    package: Annotated[Path, typer.Argument(help="A model package: folder or model.tar.gz.")],
+) -> None:
+    """Check a model package and show what it says about itself."""
+    from dr_cli.models import inspect
+
+    inspect(package)
+
+
+@model_app.command("push")
+def model_push(
+    package: Annotated[Path, typer.Argument(help="Folder of the model package.")],
+    bucket: Annotated[
+        str | None, typer.Option(help="Bucket; the one of the shared stack when left out.")
+    ] = None,
+    stage: Annotated[
+        str | None, typer.Option(help="Stage of the shared stack, as in -c stage=…")
+    ] = None,
+) -> None:
+    """Publish a model package to the bucket, under the digest that names it."""
+    from dr_cli.models import push
+
+    push(package, bucket=bucket, stage=stage)

@@ -1,0 +1,149 @@
+"""Runs the warm scenario against several targets and writes records, CSV files and the page.
+
+Shared by `dr bench warm` and `dr demo`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from dr_experiments.analysis import ConfigurationAnalysis, ContainerFacts, analyse
+from dr_experiments.client import Client
+from dr_experiments.pricing import PriceTable
+from dr_experiments.provenance import Provenance, git_commit, machine, new_run_id
+from dr_experiments.records import (
+    RequestRecord,
+    RunContext,
+    records_of,
+    write_csv,
+    write_jsonl,
+    write_study_csv,
+)
+from dr_experiments.report import Report, write_report
+from dr_experiments.scenarios import warm
+from dr_experiments.targets import Payload, Target
+
+RECORDS_FILE: Final = "requests.jsonl"
+CSV_FILE: Final = "requests.csv"
+REPORT_FILE: Final = "report.html"
+STUDY_FOLDER: Final = "csv"
+# Facts of the container are known to the platform only after it has answered.
+FactsOf = Callable[[str], ContainerFacts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A warm experiment. `region` is whose prices are used."""
+
+    title: str
+    payload: Payload
+    payload_words: str
+    requests: int
+    interval_s: float
+    requests_per_hour: float
+    region: str
+    command: str
+    image: str | None
+    image_note: str
+    local: bool
+    assumptions: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """Analysed rows, and where the files are."""
+
+    rows: tuple[ConfigurationAnalysis, ...]
+    csv: Path
+    records: Path
+    report: Path
+    study_folder: Path
+
+
+def run_warm(
+    plan: Plan,
+    targets: Sequence[Target],
+    *,
+    out: Path,
+    facts_of: FactsOf | None = None,
+    on_progress: Callable[[str, int], None] | None = None,
+) -> Results:
+    """Measure each target in turn and write everything below `out`, which is made."""
+    import platform
+
+    prices = PriceTable.load()
+    created_at = datetime.now(UTC)
+    context = RunContext(
+        run_id=new_run_id(created_at), git_commit=git_commit(Path.cwd()), seed=plan.seed
+    )
+    records: list[RequestRecord] = []
+    rows: list[ConfigurationAnalysis] = []
+    study_folder = out / STUDY_FOLDER
+    study_folder.mkdir(parents=True, exist_ok=True)
+    for target in targets:
+        name = target.describe().name
+        result = warm(
+            Client(target),
+            plan.payload,
+            requests=plan.requests,
+            interval_s=plan.interval_s,
+            on_request=lambda n, _, name=name: on_progress(name, n) if on_progress else None,
+        )
+        of_target = records_of(result, context=context)
+        records += of_target
+        # Written after each target: an interrupted run keeps what it has measured.
+        write_jsonl(out / RECORDS_FILE, records)
+        write_csv(out / CSV_FILE, records)
+        write_study_csv(study_folder / f"warm-up-{_file_name(name)}.csv", of_target)
+        rows.append(
+            analyse(
+                result,
+                prices=prices,
+                region=plan.region,
+                requests_per_hour=plan.requests_per_hour,
+                facts=facts_of(name) if facts_of else None,
+            )
+        )
+    provenance = Provenance(
+        run_id=context.run_id,
+        created_at=created_at,
+        command=plan.command,
+        git_commit=context.git_commit,
+        machine=machine(),
+        python=platform.python_version(),
+        image=plan.image,
+        image_note=plan.image_note,
+        region_of_prices=plan.region,
+        local=plan.local,
+        assumptions=plan.assumptions,
+        seed=plan.seed,
+    )
+    write_report(
+        out / REPORT_FILE,
+        Report(
+            title=plan.title,
+            rows=rows,
+            provenance=provenance,
+            requests=plan.requests,
+            interval_s=plan.interval_s,
+            requests_per_hour=plan.requests_per_hour,
+            payload=f"{plan.payload_words}, {len(plan.payload.body):,} bytes",
+            notices=plan.notices,
+            raw_files=(RECORDS_FILE, CSV_FILE, f"{STUDY_FOLDER}/"),
+        ),
+    )
+    return Results(
+        rows=tuple(rows),
+        csv=out / CSV_FILE,
+        records=out / RECORDS_FILE,
+        report=out / REPORT_FILE,
+        study_folder=study_folder,
+    )
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name)

@@ -1,0 +1,96 @@
+"""`dr model`: looks at a model package, and publishes it."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from dr_cli.console import make_console
+from dr_cli.errors import CommandError
+from dr_cli.packages import require_files, spec_of
+from inference_image.model_spec import ModelSpec, missing_files, verify_files
+
+SHARED_STACK = "shared"
+BUCKET_OUTPUT = "ModelBucketName"
+
+
+def inspect(package: Path) -> None:
+    """Print what the package says about itself, and whether its files are what it says."""
+    spec = spec_of(package)
+    console = make_console()
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for name, value in _facts(spec):
+        grid.add_row(name, value)
+    grid.add_row("files", _files(spec, package))
+    console.print(grid)
+
+
+def push(package: Path, *, bucket: str | None, stage: str | None) -> None:
+    """Publish to the local AWS where it is up, else to AWS with the usual credentials."""
+    if not package.is_dir():
+        raise CommandError(f"{package} is no folder; name the folder that holds model.json")
+    spec = spec_of(package)
+    require_files(spec, package)
+    verify_files(spec, package)
+    from dr_local.publish import push_package
+
+    from dr_cli.local import aws_client, local_environment
+
+    where = "the local AWS" if local_environment() else "AWS"
+    bucket = bucket or _bucket_of_stack(aws_client("cloudformation"), stage=stage, where=where)
+    key = push_package(package, bucket, aws_client("s3"))
+    print(f"s3://{bucket}/{key} on {where}")
+
+
+def _bucket_of_stack(cloudformation: Any, *, stage: str | None, where: str) -> str:
+    from botocore.exceptions import ClientError
+
+    from stacks.matrix import staged
+
+    stack = staged(SHARED_STACK, stage)
+    try:
+        found = cloudformation.describe_stacks(StackName=stack)["Stacks"][0]
+    except ClientError:
+        raise CommandError(
+            f"there is no stack {stack} on {where}; deploy it first, or name a --bucket"
+        ) from None
+    for output in found.get("Outputs", []):
+        if output["OutputKey"] == BUCKET_OUTPUT:
+            return str(output["OutputValue"])
+    raise CommandError(f"stack {stack} has no output {BUCKET_OUTPUT}; name a --bucket")
+
+
+def _facts(spec: ModelSpec) -> list[tuple[str, str]]:
+    default = spec.operating_point()
+    network = spec.raw.get("network") or {}
+    facts = [
+        ("id", spec.id),
+        ("sha256", spec.sha256),
+        ("object key", spec.object_key),
+        ("task", f"{spec.task}: {', '.join(spec.labels)}"),
+        ("input", f"{spec.input_size_px} x {spec.input_size_px} px RGB"),
+        ("preprocessing", " → ".join(step["step"] for step in spec.preprocessing) or "none"),
+        ("decision", f"P(grade ≥ 2) ≥ {default.threshold:g} ({default.name})"),
+    ]
+    if network:
+        facts.append(("network", ", ".join(f"{k} {v}" for k, v in network.items())))
+    for key in ("licence", "intended_use"):
+        if spec.raw.get(key):
+            facts.append((key.replace("_", " "), str(spec.raw[key])))
+    if spec.notice:
+        facts.append(("notice", spec.notice))
+    return facts
+
+
+def _files(spec: ModelSpec, package: Path) -> str:
+    lines = [f"{entry.path}  {entry.size_bytes:,} bytes" for entry in spec.files]
+    if package.is_dir():
+        missing = missing_files(spec, package)
+        if missing:
+            lines.append(f"not on disk: {', '.join(missing)}")
+        else:
+            verify_files(spec, package)
+            lines.append("all there, with the digests that model.json records")
+    return "\n".join(lines)

@@ -1,0 +1,155 @@
+"""Starts the project's own `serve` process for a model package, as a container would."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from dr_cli.errors import CommandError
+from dr_cli.packages import opened_package
+from inference_image.contract import (
+    ENV_BIND_HOST,
+    ENV_BIND_TO_PORT,
+    ENV_MODEL_DIR,
+    ENV_SERVING_MODE,
+    ENV_WORKERS,
+    INVOCATIONS_PATH,
+    PING_PATH,
+    SERVING_MODE_LOCAL,
+)
+from inference_image.model_spec import ModelSpec
+
+READY_TIMEOUT_S: Final = 60
+STOP_TIMEOUT_S: Final = 10
+_POLL_S: Final = 0.05
+_LOG_TAIL: Final = 400
+LOOPBACK: Final = "127.0.0.1"
+
+
+def serve_until_stopped(package: Path, *, host: str, port: int, workers: int) -> int:
+    """Check the package and the port, then serve until Ctrl-C; returns the exit code."""
+    with opened_package(package) as (folder, spec):
+        require_free_port(host, port)
+        print(f"{spec.id} (sha256 {spec.sha256[:12]}…) at http://{host}:{port}{INVOCATIONS_PATH}")
+        print(
+            f"try it: dr predict IMAGE --url http://{host}:{port}   (Ctrl-C stops it)", flush=True
+        )
+        process = _start(folder, host=host, port=port, workers=workers)
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # The terminal has sent SIGINT to the service as well; it finishes what it has.
+            code = _stop(process)
+            return 0 if code in (0, -signal.SIGINT, 128 + signal.SIGINT) else 1
+        finally:
+            _stop(process)
+    return 0 if code == 0 else 1
+
+
+@contextlib.contextmanager
+def running_service(package: Path) -> Iterator[tuple[str, ModelSpec]]:
+    """URL of a service that runs for the while, on a free port, and the spec it serves.
+
+    Raises:
+        CommandError: it did not become ready; with the last words of its log.
+    """
+    with (
+        opened_package(package) as (folder, spec),
+        tempfile.TemporaryFile(prefix="dr-serve-") as log,
+    ):
+        port = free_port()
+        process = _start(folder, host=LOOPBACK, port=port, workers=1, log=log.fileno())
+        try:
+            url = f"http://{LOOPBACK}:{port}"
+            if not _becomes_ready(url, process):
+                log.seek(0)
+                words = log.read().decode("utf-8", "replace").strip().splitlines()
+                last = words[-1][:_LOG_TAIL] if words else "it said nothing"
+                raise CommandError(f"the service for {spec.id} did not start: {last}")
+            yield url, spec
+        finally:
+            _stop(process)
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Raise `CommandError` when something listens at host:port, or host is not ours."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror:
+        raise CommandError(f"{host!r} is not an address; use 127.0.0.1 or 0.0.0.0") from None
+    with socket.socket(family, kind) as probe:
+        # As servers do: an address in TIME_WAIT after a stopped service is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except PermissionError:
+            raise CommandError(
+                f"port {port} needs administrator rights; choose one above 1023 with --port"
+            ) from None
+        except OSError as error:
+            reason = (error.strerror or "in use").lower()
+            raise CommandError(
+                f"port {port} of {host} cannot be used ({reason}); choose another with --port"
+            ) from None
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nothing used a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(
+    folder: Path, *, host: str, port: int, workers: int, log: int | None = None
+) -> subprocess.Popen[bytes]:
+    environment = os.environ | {
+        ENV_MODEL_DIR: str(folder.resolve()),
+        ENV_BIND_HOST: host,
+        ENV_BIND_TO_PORT: str(port),
+        ENV_WORKERS: str(workers),
+        ENV_SERVING_MODE: SERVING_MODE_LOCAL,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "inference_image.serve"], env=environment, stdout=log, stderr=log
+    )
+
+
+def _becomes_ready(url: str, process: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    # A proxy of the machine must not see loopback traffic.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), opener.open(url + PING_PATH, timeout=2):
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    """End the process, by force after a grace period; returns its exit code."""
+
+    def ignore(_signum: int, _frame: FrameType | None) -> None:
+        """A second Ctrl-C must not leave the process behind."""
+
+    previous = signal.signal(signal.SIGINT, ignore)
+    try:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        return process.wait()
+    finally:
+        signal.signal(signal.SIGINT, previous)
