@@ -12,6 +12,7 @@ does not reach the engine, and every number about its grade is None.
 """
 
 import base64
+import io
 import math
 import time
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from inference_image.contract import EXPLAIN_GRADCAM, REFERABLE_FROM_GRADE, TASK_GRADE5
 from inference_image.decoding import Decoded, Limits, decode
@@ -160,7 +162,9 @@ class Predictor:
         """Run each stage once; raises `ModelPackageError` where the outputs do not fit."""
         size = self.spec.input_size_px
         grey = np.full((size, size, 3), 96, dtype=np.uint8)
-        self._preparation(grey)
+        # Pillow loads its decoders on first use, which the first patient should not wait for.
+        for encoded in _warm_up_pictures(grey):
+            self._read(encoded, None)
         outputs = self._runtime.predict(grey, with_features=True)
         expected = {len(self.spec.labels)} | ({1} if self.spec.task != TASK_GRADE5 else set())
         if outputs.logits.size not in expected:
@@ -250,7 +254,7 @@ class Predictor:
             )
             decode_ms += _since(start)
             start = time.perf_counter()
-            prepared = self._preparation(decoded.image)
+            prepared = self._preparation(decoded.image, scale=decoded.scale)
             prepare_ms += _since(start)
             circle = prepared.circle
             if not circle.found or decoded.scale >= 1 or 2 * circle.radius_px >= disc_px:
@@ -320,6 +324,19 @@ class Predictor:
             source_width_px=decoded.source_width_px,
             source_height_px=decoded.source_height_px,
         )
+
+
+def _warm_up_pictures(pixels: npt.NDArray[np.uint8]) -> list[bytes]:
+    """The pixels as a JPEG that says how it is rotated, and as a PNG."""
+    picture = Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    encoded = []
+    for kind, options in (("JPEG", {"exif": exif}), ("PNG", {})):
+        buffer = io.BytesIO()
+        picture.save(buffer, kind, **options)
+        encoded.append(buffer.getvalue())
+    return encoded
 
 
 def _load_spec(model_dir: Path) -> ModelSpec:

@@ -105,13 +105,17 @@ class Preparation:
             gate=None if spec.quality_gate is None else QualityGate.from_mapping(spec.quality_gate),
         )
 
-    def __call__(self, picture: Image.Image | ByteArray) -> Prepared:
-        """Prepare an RGB picture (a Pillow image, or height x width x 3 uint8)."""
+    def __call__(self, picture: Image.Image | ByteArray, *, scale: float = 1.0) -> Prepared:
+        """Prepare an RGB picture (a Pillow image, or height x width x 3 uint8).
+
+        `scale` is the picture's size relative to the file's, where it was decoded smaller:
+        `min_radius_px` counts pixels of the file.
+        """
         image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
         if image.mode != "RGB":
             image = image.convert("RGB")
         view = survey(image) if self.crop or self.gate is not None else None
-        if view is not None and view.circle.radius_px < self.min_radius_px:
+        if view is not None and view.circle.radius_px < self.min_radius_px * scale:
             view = _not_found(view, image)
         circle = view.circle if view is not None else _frame(image)
         pixels = _square(image, circle if self.crop else _frame(image), self.size_px)

@@ -102,4 +102,4 @@ class LiteRTRuntime:
         scale, zero_point = detail["quantization"]
         if tensor.dtype.kind == "f" or scale == 0:
             return values
-        return (values - zero_point) * float(scale)
+        return np.asarray((values - zero_point) * float(scale))

@@ -1,0 +1,487 @@
+"""The HTTP service: `GET /ping` and `POST /invocations` of the SageMaker container contract.
+
+    >>> app = create_app(Settings.from_environment(os.environ))
+
+The event loop only moves bytes; decoding and the network run in one worker thread behind a
+bounded queue, so `/ping` answers at once whatever the load. The model is loaded and warmed up
+in that thread after the server has begun to listen: until then everything is 503.
+"""
+
+import asyncio
+import contextlib
+import json
+import math
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from inference_image.contract import (
+    CUSTOM_ATTRIBUTES_HEADER,
+    INVOCATIONS_PATH,
+    MEDIA_CSV,
+    MEDIA_JSON,
+    MEDIA_PROBLEM,
+    PING_PATH,
+    PROBLEM_TITLES,
+    Prediction,
+    Problem,
+)
+from inference_image.decoding import Limits, PhotographError
+from inference_image.log import JsonLog
+from inference_image.model_spec import ModelPackageError
+from inference_image.predictor import Answer, EngineError, Predictor, RequestError
+from inference_image.requests import (
+    Options,
+    Photograph,
+    RefusedRequestError,
+    check_content_type,
+    extract,
+    media_type,
+    parse_attributes,
+    wants_csv,
+)
+from inference_image.settings import Settings
+
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+_LONGEST_REQUEST_ID: Final = 64
+# An oversized body is read to its end (and dropped) up to this multiple, so that the sender
+# sees the 413 and not a broken connection.
+_DRAIN_FACTOR: Final = 4
+
+
+class Counter(Protocol):
+    """Counts predictions of the whole container, over all of its workers."""
+
+    def next(self) -> int:
+        """Add one; the number before."""
+        ...
+
+
+class ProcessCounter:
+    """A counter for a container of one process."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def next(self) -> int:
+        """Add one; the number before."""
+        self._count += 1
+        return self._count - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerStart:
+    """Identity of this container: `start_id`, and when its first process began (boot clock)."""
+
+    start_id: str
+    started_s: float
+    counter: Counter
+
+    @classmethod
+    def now(cls) -> "ContainerStart":
+        """A container that starts at this moment, for tests and embedding."""
+        return cls(start_id=uuid.uuid4().hex, started_s=boot_clock_s(), counter=ProcessCounter())
+
+
+def boot_clock_s() -> float:
+    """Seconds since boot: the clock in which the kernel notes when a process started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class _Readiness:
+    predictor: Predictor | None = None
+    started_to_ready_ms: float = 0.0
+    failure: str | None = None
+
+
+def create_app(
+    settings: Settings,
+    *,
+    log: JsonLog | None = None,
+    start: ContainerStart | None = None,
+    load: Callable[[], Predictor] | None = None,
+    on_ready: Callable[[dict[str, float]], None] | None = None,
+    on_failure: Callable[[str], None] | None = None,
+) -> FastAPI:
+    """The ASGI application.
+
+    Args:
+        settings: limits and defaults.
+        log: where events go; standard output when omitted.
+        start: identity of the container; a new one when omitted.
+        load: makes the predictor, in the worker thread; from `settings.model_dir` when omitted.
+        on_ready: called with `model_load_ms`, `warm_up_ms` and `started_to_ready_ms`.
+        on_failure: called with one sentence where the model cannot be served.
+    """
+    service = _Service(
+        settings=settings,
+        log=log or JsonLog(level=settings.log_level),
+        start=start or ContainerStart.now(),
+        load=load or (lambda: _load(settings)),
+        on_ready=on_ready or (lambda _: None),
+        on_failure=on_failure or (lambda _: None),
+    )
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.get_running_loop().run_in_executor(service.executor, service.prepare)
+        try:
+            yield
+        finally:
+            await loading
+            service.executor.shutdown(wait=True)
+
+    app = FastAPI(
+        title="Diabetic retinopathy inference",
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+
+    @app.get(PING_PATH, summary="200 once a warm-up prediction has succeeded, else 503")
+    async def ping() -> Response:
+        return service.ping()
+
+    @app.post(INVOCATIONS_PATH, summary="Grade one fundus photograph")
+    async def invocations(request: Request) -> Response:
+        return await service.invoke(request)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        detail = f"There is no {request.method} {request.url.path[:100]} here; the service has "
+        return problem(
+            error.status_code,
+            f"{detail}GET {PING_PATH} and POST {INVOCATIONS_PATH}.",
+            headers=dict(error.headers or {}),
+        )
+
+    @app.exception_handler(Exception)
+    async def fault(_: Request, error: Exception) -> Response:
+        service.log.error("fault", kind=type(error).__name__)
+        return problem(500, "The service failed on this request; its log names the fault.")
+
+    return app
+
+
+def problem(
+    status: int,
+    detail: str,
+    *,
+    retry_after_s: float | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """An `application/problem+json` answer (RFC 9457).
+
+    The retry time is in the body as well: SageMaker drops the headers of a refusal.
+    """
+    every = dict(headers or {})
+    if retry_after_s is not None:
+        every["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+    return Response(
+        content=json.dumps(problem_record(status, detail, retry_after_s=retry_after_s)),
+        status_code=status,
+        media_type=MEDIA_PROBLEM,
+        headers=every,
+    )
+
+
+def problem_record(status: int, detail: str, *, retry_after_s: float | None = None) -> Problem:
+    """The body of a problem; also the record of a bad image under Batch Transform."""
+    titles: dict[int, str] = {404: "Not found", 405: "Method not allowed", **PROBLEM_TITLES}
+    record: Problem = {
+        "type": "about:blank",
+        "title": titles.get(status, "Refused"),
+        "status": status,
+        "detail": detail,
+    }
+    if retry_after_s is not None:
+        record["retry_after_s"] = round(retry_after_s, 2)
+    return record
+
+
+def _load(settings: Settings) -> Predictor:
+    return Predictor.load(
+        settings.model_dir,
+        threads=settings.threads,
+        limits=Limits(max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels),
+        operating_point=settings.operating_point,
+    )
+
+
+class _Service:
+    """State of one worker: the model, the queue in front of it and the counters."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        log: JsonLog,
+        start: ContainerStart,
+        load: Callable[[], Predictor],
+        on_ready: Callable[[dict[str, float]], None],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.log = log
+        # One thread: the engine takes one caller at a time and uses the CPUs itself.
+        self.executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predict")
+        self._settings = settings
+        self._start = start
+        self._load = load
+        self._on_ready = on_ready
+        self._on_failure = on_failure
+        self._ready = _Readiness()
+        self._pending = 0
+        self._typical_s = 0.05
+        # Base64 needs 4 bytes for 3, and JSON some around it.
+        self._body_limit = settings.max_image_bytes * 4 // 3 + 65_536
+
+    def prepare(self) -> None:
+        """Load the model and predict once; runs in the worker thread."""
+        started = time.perf_counter()
+        try:
+            predictor = self._load()
+            loaded = time.perf_counter()
+            predictor.warm_up()
+        except ModelPackageError as error:
+            self._fail(str(error))
+            return
+        except Exception as error:  # noqa: BLE001
+            # Whatever a damaged file leads the engine to, the container must end and say so.
+            self._fail(f"the model cannot be loaded ({type(error).__name__}: {error})")
+            return
+        warm = time.perf_counter()
+        phases = {
+            "model_load_ms": round((loaded - started) * 1000, 1),
+            "warm_up_ms": round((warm - loaded) * 1000, 1),
+            "started_to_ready_ms": round((boot_clock_s() - self._start.started_s) * 1000, 1),
+        }
+        self._ready = _Readiness(
+            predictor=predictor, started_to_ready_ms=phases["started_to_ready_ms"]
+        )
+        self.log.info("model", model=predictor.spec.id, model_sha256=predictor.spec.sha256)
+        self._on_ready(phases)
+
+    def _fail(self, sentence: str) -> None:
+        self._ready = _Readiness(failure=sentence)
+        self._on_failure(sentence)
+
+    def ping(self) -> Response:
+        if self._ready.predictor is None:
+            return self._not_ready()
+        return Response(content='{"status": "ready"}', media_type=MEDIA_JSON)
+
+    def _not_ready(self) -> Response:
+        failure = self._ready.failure
+        if failure is not None:
+            return problem(503, f"The model cannot be served: {failure}.")
+        return problem(503, "The model is still loading; try again.", retry_after_s=1.0)
+
+    async def invoke(self, request: Request) -> Response:
+        """Answer `POST /invocations` and log one line about it."""
+        began = time.perf_counter()
+        request_id = _request_id(request)
+        fields: dict[str, Any] = {"request_id": request_id}
+        try:
+            response = await self._answer(request, began, fields)
+        except RefusedRequestError as refused:
+            response = self._refusal(refused.status, refused.detail)
+        except ClientDisconnect:
+            # Nobody is left to read an answer; the line in the log is for us.
+            response = problem(400, "The sender closed the connection.")
+        fields["status"] = response.status_code
+        fields.setdefault("outcome", "refused")
+        fields["total_ms"] = round((time.perf_counter() - began) * 1000, 2)
+        self.log.info("request", **fields)
+        response.headers[REQUEST_ID_HEADER] = request_id
+        return response
+
+    async def _answer(self, request: Request, began: float, fields: dict[str, Any]) -> Response:
+        predictor = self._ready.predictor
+        if predictor is None:
+            return self._not_ready()
+        options = parse_attributes(request.headers.get(CUSTOM_ATTRIBUTES_HEADER))
+        content_type = media_type(request.headers.get("content-type"))
+        check_content_type(content_type)
+        if self._pending > self._settings.queue_limit:
+            return self._queue_full()
+        body = await self._body(request)
+        fields["bytes"] = len(body)
+        if self._pending > self._settings.queue_limit:
+            return self._queue_full()
+        job = self.executor.submit(self._run, predictor, body, content_type, options)
+        self._pending += 1
+        waiting = asyncio.wrap_future(job)
+        waiting.add_done_callback(self._finished)
+        left_s = self._settings.timeout_s - (time.perf_counter() - began)
+        await asyncio.wait({waiting}, timeout=max(0.0, left_s))
+        if not waiting.done():
+            job.cancel()
+            return self._refusal(
+                504, f"The answer took longer than {self._settings.timeout_s:g} s; send it again."
+            )
+        return self._result(job, predictor, request, began, fields)
+
+    def _run(
+        self, predictor: Predictor, body: bytes, content_type: str, options: Options
+    ) -> Answer:
+        begun = time.perf_counter()
+        photograph: Photograph = extract(body, content_type)
+        answer = predictor.predict(
+            photograph.data,
+            declared_type=photograph.declared_type,
+            operating_point=options.operating_point,
+            explain=options.explain,
+        )
+        # Follows the load slowly; only the waiting time that a 429 names depends on it.
+        self._typical_s += 0.1 * (time.perf_counter() - begun - self._typical_s)
+        return answer
+
+    def _finished(self, waiting: "asyncio.Future[Answer]") -> None:
+        self._pending -= 1
+        # Retrieved here as well, so that a request that gave up leaves no warning behind.
+        if not waiting.cancelled():
+            waiting.exception()
+
+    def _result(
+        self,
+        job: "Future[Answer]",
+        predictor: Predictor,
+        request: Request,
+        began: float,
+        fields: dict[str, Any],
+    ) -> Response:
+        try:
+            answer = job.result(timeout=0)
+        except (PhotographError, RefusedRequestError) as refused:
+            return self._refusal(refused.status, refused.detail)
+        except RequestError as refused:
+            return self._refusal(400, f"{refused}.")
+        except (EngineError, CancelledError) as error:
+            fields["outcome"] = "error"
+            return problem(500, f"{error}.")
+        fields.update(_log_fields(answer))
+        record = self._record(answer, predictor, began)
+        if wants_csv(request.headers.get("accept")):
+            return Response(content=_csv(record, len(predictor.spec.labels)), media_type=MEDIA_CSV)
+        return Response(content=json.dumps(record, allow_nan=False), media_type=MEDIA_JSON)
+
+    def _record(self, answer: Answer, predictor: Predictor, began: float) -> Prediction:
+        spec = predictor.spec
+        probabilities = answer.probabilities
+        point = answer.referable.operating_point
+        record: Prediction = {
+            "predictions": None if probabilities is None else list(probabilities),
+            "grade": answer.grade,
+            "label": answer.label,
+            "referable": {
+                "probability": answer.referable.probability,
+                "operating_point": point.name,
+                "threshold": point.threshold,
+                "positive": answer.referable.positive,
+            },
+            "consistent": answer.consistent,
+            "quality": {
+                "gradable": answer.quality.gradable,
+                "reasons": list(answer.quality.reasons),
+            },
+            "model": {"id": spec.id, "sha256": spec.sha256},
+            "container": {
+                "start_id": self._start.start_id,
+                "started_to_ready_ms": self._ready.started_to_ready_ms,
+                "requests_before": self._start.counter.next(),
+            },
+            "requestLatency": time.perf_counter() - began,
+            "predictionLatency": answer.timings.engine_ms / 1000,
+        }
+        if spec.notice:
+            record["model"]["notice"] = spec.notice
+        if answer.heat_map is not None:
+            record["explanation"] = {
+                "method": "grad-cam",
+                "grade": answer.heat_map.grade,
+                "media_type": answer.heat_map.media_type,
+                "width": answer.heat_map.width_px,
+                "height": answer.heat_map.height_px,
+                "image": answer.heat_map.image_base64,
+            }
+        return record
+
+    def _queue_full(self) -> Response:
+        wait_s = self._pending * self._typical_s
+        return problem(
+            429,
+            f"{self._pending} requests are waiting, which is the limit; send it again later.",
+            retry_after_s=max(0.1, wait_s),
+        )
+
+    def _refusal(self, status: int, detail: str) -> Response:
+        if self._settings.batch and status < 500:
+            # One 4xx would fail the whole Batch Transform job, with every other image in it.
+            record = json.dumps(problem_record(status, detail))
+            return Response(content=record, media_type=MEDIA_JSON)
+        return problem(status, detail)
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._body_limit
+        detail = (
+            f"The body is larger than {limit} bytes; an image may have "
+            f"{self._settings.max_image_bytes}."
+        )
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size <= limit:
+                chunks.append(chunk)
+            else:
+                chunks.clear()
+                if size > _DRAIN_FACTOR * limit:
+                    break
+        if size > limit:
+            raise RefusedRequestError(413, detail)
+        return b"".join(chunks)
+
+
+def _request_id(request: Request) -> str:
+    """The caller's id where it is harmless in a log, else a new one."""
+    given = request.headers.get(REQUEST_ID_HEADER, "")
+    harmless = given.replace("-", "").replace("_", "").isalnum() and given.isascii()
+    return given if harmless and len(given) <= _LONGEST_REQUEST_ID else uuid.uuid4().hex
+
+
+def _log_fields(answer: Answer) -> dict[str, Any]:
+    timings = answer.timings
+    return {
+        "outcome": "graded" if answer.quality.gradable else "ungradable",
+        "reasons": list(answer.quality.reasons),
+        "media_type": answer.media_type,
+        "width": answer.source_width_px,
+        "height": answer.source_height_px,
+        "decode_ms": round(timings.decode_ms, 2),
+        "prepare_ms": round(timings.prepare_ms, 2),
+        "engine_ms": round(timings.engine_ms, 2),
+        "explain_ms": round(timings.explain_ms, 2),
+    }
+
+
+def _csv(record: Prediction, labels: int) -> str:
+    """One row without header: probabilities, grade, P(referable), referable, gradable.
+
+    Unknown values are empty, truth values are `true` or `false`; every row of a model has the
+    same number of columns.
+    """
+    predictions = record["predictions"]
+    values: list[Any] = [None] * labels if predictions is None else list(predictions)
+    values += [record["grade"], record["referable"]["probability"]]
+    values += [record["referable"]["positive"], record["quality"]["gradable"]]
+    return ",".join("" if v is None else json.dumps(v) for v in values) + "\n"

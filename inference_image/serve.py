@@ -1,0 +1,332 @@
+"""Starts the inference service: what `docker run IMAGE serve` and `dr serve` run.
+
+    DR_MODEL_DIR=model_artifacts/mobilenet-demo DR_BIND_HOST=127.0.0.1 \\
+        python -m inference_image.serve
+
+With one worker the service runs in this very process; with more, this process holds the
+listening socket, starts the workers, restarts one that dies and passes SIGTERM on. It imports
+only the standard library itself, so that it costs little memory and forks safely.
+
+Exit codes: 0 stopped on request, 1 workers keep dying, 2 settings or port, 3 model. Each
+failure is one sentence on standard error.
+"""
+
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from inference_image.contract import ENV_BIND_TO_PORT
+from inference_image.log import JsonLog
+from inference_image.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+EXIT_STOPPED: Final = 0
+EXIT_WORKERS: Final = 1
+EXIT_SETTINGS: Final = 2
+EXIT_MODEL: Final = 3
+
+_BACKLOG: Final = 2048
+# SageMaker sends SIGKILL 30 s after SIGTERM; the workers stop a little earlier.
+_DRAIN_S: Final = 25
+_KILL_AFTER_S: Final = 28
+# Longer than the platform's own idle time, so that it never sends into a closing connection.
+_KEEP_ALIVE_S: Final = 75
+_MAX_DEATHS: Final = 5
+_DEATHS_WITHIN_S: Final = 10.0
+_COUNTER_BYTES: Final = 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the service until it is told to stop; returns the exit code."""
+    started_s = _process_start_s()
+    # PID 1 ignores signals that it does not handle, and the imports below take a while.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_early)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words not in ([], ["serve"]):
+        return _fail(EXIT_SETTINGS, f"the only command is 'serve'; got {' '.join(words)!r}")
+    try:
+        settings = Settings.from_environment(os.environ)
+    except SettingsError as error:
+        return _fail(EXIT_SETTINGS, str(error))
+    try:
+        listener = _listen(settings)
+    except OSError as error:
+        where = f"{settings.bind_host}:{settings.port}"
+        reason = error.strerror or str(error)
+        return _fail(
+            EXIT_SETTINGS,
+            f"cannot listen on {where} ({reason}); set {ENV_BIND_TO_PORT} to a free port",
+        )
+    start_id = uuid.uuid4().hex
+    log = JsonLog(level=settings.log_level, context={"start_id": start_id})
+    log.info(
+        "listening",
+        host=settings.bind_host,
+        port=listener.getsockname()[1],
+        workers=settings.workers,
+        threads=settings.threads,
+        serving_mode=settings.serving_mode,
+    )
+    counters = mmap.mmap(-1, _COUNTER_BYTES * settings.workers)
+
+    def work(slot: int) -> int:
+        counter = SharedCounter(counters, slot)
+        return _run_worker(settings, listener, log, start_id, started_s, counter)
+
+    with contextlib.closing(listener):
+        if settings.workers == 1:
+            return work(0)
+        return _Supervisor(workers=settings.workers, work=work, log=log).run()
+
+
+class SharedCounter:
+    """Counts predictions over all workers: each writes its own slot of shared memory."""
+
+    def __init__(self, memory: mmap.mmap, slot: int) -> None:
+        self._memory = memory
+        self._offset = slot * _COUNTER_BYTES
+
+    def next(self) -> int:
+        """Add one; the number of the whole container before."""
+        counts = struct.unpack(f"<{len(self._memory) // _COUNTER_BYTES}Q", self._memory[:])
+        own = counts[self._offset // _COUNTER_BYTES]
+        struct.pack_into("<Q", self._memory, self._offset, own + 1)
+        return int(sum(counts))
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.bind_host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.bind_host, settings.port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _run_worker(
+    settings: Settings,
+    listener: socket.socket,
+    log: JsonLog,
+    start_id: str,
+    started_s: float,
+    counter: SharedCounter,
+) -> int:
+    """Import the service, serve until told to stop, return the exit code."""
+    # The engine brings its own threads; those of NumPy's matrix library would only add to
+    # them. It reads this variable when it is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    begun = time.perf_counter()
+    import uvicorn
+
+    from inference_image.http_app import ContainerStart, create_app
+
+    imports_ms = round((time.perf_counter() - begun) * 1000, 1)
+    failures: list[str] = []
+
+    def on_failure(sentence: str) -> None:
+        failures.append(sentence)
+        server.should_exit = True
+
+    def on_ready(phases: dict[str, float]) -> None:
+        log.info("ready", imports_ms=imports_ms, **phases, resident_mib=_resident_mib())
+
+    app = create_app(
+        settings,
+        log=log,
+        start=ContainerStart(start_id=start_id, started_s=started_s, counter=counter),
+        on_ready=on_ready,
+        on_failure=on_failure,
+    )
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_DRAIN_S,
+        # asyncio accepts up to `backlog` connections at once; with several workers on one
+        # socket the first to wake would take them all.
+        backlog=1 if settings.workers > 1 else _BACKLOG,
+    )
+    server = _server_class()(config)
+    server.run(sockets=[listener])
+    if failures:
+        return _fail(EXIT_MODEL, failures[0])
+    return EXIT_STOPPED
+
+
+def _server_class() -> "type[uvicorn.Server]":
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Stops with exit code 0: uvicorn's own raises the signal again when it is done."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            for listener in sockets or []:
+                listener.listen(_BACKLOG)
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self.handle_exit)
+            yield
+
+    return Server
+
+
+class _Supervisor:
+    """Keeps the workers running; one thread, forks before anything heavy is imported."""
+
+    def __init__(self, *, workers: int, work: Callable[[int], int], log: JsonLog) -> None:
+        self._workers = workers
+        self._work = work
+        self._log = log
+        self._running: dict[int, int] = {}  # pid -> slot
+        self._deaths: list[float] = []
+        self._stopping = False
+
+    def run(self) -> int:
+        """Returns when every worker has ended."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGALRM, self._on_overdue)
+        # The read end tells a worker that this process is gone, however it went.
+        self._lifeline = os.pipe()
+        for slot in range(self._workers):
+            self._start(slot)
+        code = EXIT_STOPPED
+        while self._running:
+            pid, status = os.wait()
+            slot = self._running.pop(pid)
+            ended = os.waitstatus_to_exitcode(status)
+            if self._stopping:
+                code = code or max(0, ended)
+            elif ended == EXIT_MODEL:
+                # It has said why; the others would fail in the same way.
+                code = EXIT_MODEL
+                self._stop()
+            elif self._keeps_dying():
+                code = _fail(
+                    EXIT_WORKERS, f"workers keep ending; the last one with exit code {ended}"
+                )
+                self._stop()
+            else:
+                self._log.error("worker_died", slot=slot, exit_code=ended)
+                self._start(slot)
+        return code
+
+    def _start(self, slot: int) -> None:
+        blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGALRM}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        pid = os.fork()
+        if pid == 0:
+            code = EXIT_WORKERS
+            try:
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(number, _stop_early)
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                os.close(self._lifeline[1])
+                _end_with_parent(self._lifeline[0])
+                code = self._work(slot)
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else EXIT_WORKERS
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        self._running[pid] = slot
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _keeps_dying(self) -> bool:
+        now = time.monotonic()
+        self._deaths = [then for then in self._deaths if now - then < _DEATHS_WITHIN_S] + [now]
+        return len(self._deaths) > _MAX_DEATHS * self._workers
+
+    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            signal.alarm(_KILL_AFTER_S)
+        self._send(signal.SIGTERM)
+
+    def _on_overdue(self, _number: int, _frame: FrameType | None) -> None:
+        self._log.error("drain_overdue", workers=len(self._running))
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        for pid in list(self._running):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _end_with_parent(lifeline: int) -> None:
+    """Send this process SIGTERM once the other end of the pipe is closed."""
+    import threading
+
+    def watch() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def _stop_early(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_STOPPED)
+
+
+def _process_start_s() -> float:
+    """When this process began, on the boot clock (10 ms steps): before Python's own start-up."""
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
+        # The name in brackets may hold spaces; the start time is the 20th field after it.
+        ticks = int(stat.rpartition(")")[2].split()[19])
+        return ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _resident_mib() -> float | None:
+    """Resident memory of this process in MiB, or None where the kernel does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+
+def _fail(code: int, sentence: str) -> int:
+    print(f"serve: {sentence.rstrip('.')}.", file=sys.stderr, flush=True)
+    return code
+
+
+def _quiet_exit(*_: Any) -> None:
+    """Nothing: a second Ctrl-C while the interpreter ends is not worth a traceback."""
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    for ignored in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ignored, _quiet_exit)
+    raise SystemExit(exit_code)

@@ -1,0 +1,95 @@
+"""Writes tests/data/tiny-model: a model package of a few kilobytes for the service's tests.
+
+    .venv-training/bin/python tests/data/make_tiny_model.py
+
+The network has the shape of the real ones (uint8 pixels in, rescaling inside, a last feature
+map, global average pooling, dense layers) and seeded random weights: its grades mean nothing.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+SIZE_PX = 64
+CHANNELS = 8
+TARGET = Path(__file__).parent / "tiny-model"
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from inference_image.contract import GRADE_LABELS  # noqa: E402
+
+
+def main() -> None:
+    """Build, convert and describe the package."""
+    generator = np.random.default_rng(7)
+    filters = [
+        tf.constant(generator.normal(0, 0.2, (4, 4, before, after)), tf.float32)
+        for before, after in ((3, 6), (6, CHANNELS))
+    ]
+    kernels = [
+        generator.normal(0, 0.6, shape).astype(np.float32) for shape in ((CHANNELS, 8), (8, 5))
+    ]
+    biases = [generator.normal(0, 0.3, n).astype(np.float32) for n in (8, 5)]
+
+    @tf.function(input_signature=[tf.TensorSpec((1, SIZE_PX, SIZE_PX, 3), tf.uint8, name="image")])
+    def serve(image: tf.Tensor) -> dict[str, tf.Tensor]:
+        x = tf.cast(image, tf.float32) / 127.5 - 1.0
+        for weights in filters:
+            x = tf.nn.relu(tf.nn.conv2d(x, weights, strides=4, padding="SAME"))
+        pooled = tf.reduce_mean(x, axis=(1, 2))
+        hidden = tf.nn.relu(pooled @ kernels[0] + biases[0])
+        return {"logits": hidden @ kernels[1] + biases[1], "features": x}
+
+    module = tf.Module()
+    module.serve = serve
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [serve.get_concrete_function()], module
+    )
+    TARGET.mkdir(exist_ok=True)
+    (TARGET / "model.tflite").write_bytes(converter.convert())
+    np.savez(
+        TARGET / "head.npz",
+        kernel_0=kernels[0],
+        bias_0=biases[0],
+        kernel_1=kernels[1],
+        bias_1=biases[1],
+    )
+    files = {}
+    for name in ("head.npz", "model.tflite"):
+        data = (TARGET / name).read_bytes()
+        files[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
+    document = {
+        "schema_version": 1,
+        "id": "tiny-test",
+        "task": "grade5",
+        "input_size_px": SIZE_PX,
+        "labels": list(GRADE_LABELS),
+        "preprocessing": [
+            {"step": "crop_to_fundus", "min_radius_px": 32},
+            {"step": "resize_area"},
+        ],
+        "quality_gate": {},
+        "operating_points": [
+            {"name": "high_sensitivity", "threshold": 0.1},
+            {"name": "high_specificity", "threshold": 0.9},
+        ],
+        "default_operating_point": "high_sensitivity",
+        "temperature": 1.5,
+        "outputs": {"logits": "logits", "feature_map": "features"},
+        "head_file": "head.npz",
+        "files": files,
+        "notice": "Random weights for tests: the grades mean nothing.",
+        "metrics": None,
+        "provenance": {"script": "tests/data/make_tiny_model.py", "tensorflow": tf.__version__},
+        "licence": "Apache-2.0",
+        "intended_use": "Tests of the inference service only.",
+        "network": {"name": "tiny", "alpha": None, "parameters": 0},
+    }
+    (TARGET / "model.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
