@@ -124,8 +124,8 @@ def local_up(
         int | None, typer.Option(min=1, max=65535, help="Port of the SageMaker runtime.")
     ] = None,
     idle_timeout_s: Annotated[
-        float | None, typer.Option(min=0.1, help="Stop an unused serverless container after.")
-    ] = None,
+        float, typer.Option(min=0.1, help="Stop a serverless container unused for so long.")
+    ] = 300,
 ) -> None:
     """Start the local AWS in the background, and say how to use it."""
     from dr_cli.local import up

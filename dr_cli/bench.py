@@ -1,22 +1,34 @@
 """`dr bench`: measures endpoints or a URL, and writes records, CSV files and a page."""
 
-import shlex
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dr_cli.console import make_console
 from dr_cli.errors import CommandError
-from dr_cli.experiment import Plan, Results, run_warm
+from dr_cli.experiment import FactsOf, Plan, Results, run_warm
 from dr_cli.panels import results_table
 from dr_cli.photographs import drawn_photograph, read_photograph
-from dr_experiments.analysis import ContainerFacts
+from dr_cli.predict import endpoint_target, url_target
 from dr_experiments.targets import Target
 
-_GRADE = 2
-_NO_IMAGE_KNOWN = "not known: what runs behind a URL does not say its image"
+DRAWN_GRADE: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """What is measured, and what the page says about it."""
+
+    targets: tuple[Target, ...]
+    image: str | None
+    image_note: str
+    local: bool
+    facts_of: FactsOf | None = None
+    assumptions: tuple[str, ...] = ()
 
 
 def bench_warm(
@@ -34,12 +46,14 @@ def bench_warm(
     """See `dr bench warm --help`."""
     if bool(endpoints) == bool(url):
         raise CommandError("name the endpoints to measure, or a service with --url")
-    targets, facts, image, image_note, local, assumptions = _targets(endpoints, url, region)
     if photograph:
         payload, words = read_photograph(photograph), "a photograph"
     else:
-        payload, words = drawn_photograph(seed=seed, grade=_GRADE), "a drawn photograph"
-    console = make_console()
+        payload = drawn_photograph(seed=seed, grade=DRAWN_GRADE)
+        words = f"a drawn photograph (seed {seed}, grade {DRAWN_GRADE})"
+    subject = _url(url) if url else _endpoints(endpoints, region=region)
+    options = f"--requests {requests} --interval-s {interval_s:g} --region {region}"
+    what = f"--url {url}" if url else " ".join(endpoints)
     plan = Plan(
         title="Warm latency and cost of " + ("a service" if url else "deployed endpoints"),
         payload=payload,
@@ -48,29 +62,33 @@ def bench_warm(
         interval_s=interval_s,
         requests_per_hour=requests_per_hour,
         region=region,
-        # The command as typed; a photograph's name may be a patient's, so it is left out.
-        command=_command(photograph),
-        image=image,
-        image_note=image_note,
-        local=local,
-        assumptions=assumptions,
+        # Rebuilt rather than copied: the name of a photograph may be a patient's.
+        command=f"dr bench warm {what} {options}" + (" --photograph …" if photograph else ""),
+        image=subject.image,
+        image_note=subject.image_note,
+        local=subject.local,
+        assumptions=subject.assumptions,
         seed=None if photograph else seed,
     )
-    results = run_with_progress(plan, targets, out=out, facts=facts, console=console)
+    console = make_console()
+    results = run_with_progress(
+        plan, subject.targets, out=out, facts_of=subject.facts_of, console=console
+    )
     console.print(results_table(results.rows, requests_per_hour=requests_per_hour))
-    console.print(f"\nCSV   {results.csv}\npage  {results.report}")
+    console.print(f"\nCSV   {results.csv}\npage  {results.report}", soft_wrap=True)
     if not any(row.round_trip for row in results.rows):
         raise CommandError(f"no request was answered; the reasons are in {results.records}")
 
 
 def run_with_progress(
-    plan: Plan, targets: Sequence[Target], *, out: Path, facts: object, console: object
+    plan: Plan,
+    targets: Sequence[Target],
+    *,
+    out: Path,
+    facts_of: FactsOf | None,
+    console: Console,
 ) -> Results:
     """Run the plan with a bar on a terminal, and one line per target elsewhere."""
-    from rich.console import Console
-
-    assert isinstance(console, Console)  # noqa: S101 - narrows the type for the checker
-    facts_of = facts if callable(facts) else None
     if not console.is_terminal:
 
         def say(name: str, done: int) -> None:
@@ -85,14 +103,41 @@ def run_with_progress(
         TimeElapsedColumn(),
         console=console,
     ) as progress:
-        tasks = {
-            target.describe().name: progress.add_task(target.describe().name, total=plan.requests)
-            for target in targets
-        }
-        return run_warm(
-            plan,
-            targets,
-            out=out,
-            facts_of=facts_of,
-            on_progress=lambda name, done: progress.update(tasks[name], completed=done),
-        )
+        names = [target.describe().name for target in targets]
+        tasks = {name: progress.add_task(name, total=plan.requests, start=False) for name in names}
+
+        def update(name: str, done: int) -> None:
+            if done == 1:
+                progress.start_task(tasks[name])
+            progress.update(tasks[name], completed=done)
+
+        return run_warm(plan, targets, out=out, facts_of=facts_of, on_progress=update)
+
+
+def _url(url: str) -> _Subject:
+    return _Subject(
+        targets=(url_target(url),),
+        image=None,
+        image_note="not known: a service behind a URL does not say what it runs from",
+        local=False,
+    )
+
+
+def _endpoints(names: Sequence[str], *, region: str) -> _Subject:
+    from dr_cli.local import running_local_aws
+
+    local = running_local_aws()
+    targets = tuple(endpoint_target(name, region=region, describe=True)[0] for name in names)
+    images = {target.describe().image for target in targets}
+    return _Subject(
+        targets=targets,
+        image=images.pop() if len(images) == 1 else None,
+        image_note=(
+            "as deployed; the local AWS runs the source of this checkout instead of the image"
+            if local
+            else "as deployed"
+        ),
+        local=local is not None,
+        facts_of=local.container_facts if local else None,
+        assumptions=local.assumptions() if local else (),
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dr_experiments.analysis import ConfigurationAnalysis, ContainerFacts, analyse
-from dr_experiments.client import Client
+from dr_experiments.client import Client, Measurement
 from dr_experiments.pricing import PriceTable
 from dr_experiments.provenance import Provenance, git_commit, machine, new_run_id
 from dr_experiments.records import (
@@ -91,7 +91,7 @@ def run_warm(
             plan.payload,
             requests=plan.requests,
             interval_s=plan.interval_s,
-            on_request=lambda n, _, name=name: on_progress(name, n) if on_progress else None,
+            on_request=_tell(on_progress, name),
         )
         of_target = records_of(result, context=context)
         records += of_target
@@ -143,6 +143,16 @@ def run_warm(
         report=out / REPORT_FILE,
         study_folder=study_folder,
     )
+
+
+def _tell(
+    on_progress: Callable[[str, int], None] | None, name: str
+) -> Callable[[int, Measurement], None]:
+    def tell(number: int, _measurement: Measurement) -> None:
+        if on_progress:
+            on_progress(name, number)
+
+    return tell
 
 
 def _file_name(name: str) -> str:

@@ -34,13 +34,16 @@ def push(package: Path, *, bucket: str | None, stage: str | None) -> None:
     spec = spec_of(package)
     require_files(spec, package)
     verify_files(spec, package)
+    import boto3
+
+    from dr_cli.local import running_local_aws
     from dr_local.publish import push_package
 
-    from dr_cli.local import aws_client, local_environment
-
-    where = "the local AWS" if local_environment() else "AWS"
-    bucket = bucket or _bucket_of_stack(aws_client("cloudformation"), stage=stage, where=where)
-    key = push_package(package, bucket, aws_client("s3"))
+    local = running_local_aws()
+    client_of = local.client if local else boto3.client
+    where = "the local AWS" if local else "AWS"
+    bucket = bucket or _bucket_of_stack(client_of("cloudformation"), stage=stage, where=where)
+    key = push_package(package, bucket=bucket, client=client_of("s3"))
     print(f"s3://{bucket}/{key} on {where}")
 
 

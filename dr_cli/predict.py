@@ -16,7 +16,9 @@ from dr_experiments.targets import (
     SageMakerTarget,
     Target,
     TargetDescription,
+    TargetError,
     UrlTarget,
+    describe_endpoint,
     sagemaker_client,
 )
 from inference_image.contract import SERVING_MODE_LOCAL
@@ -82,23 +84,27 @@ def url_target(url: str) -> UrlTarget:
         raise CommandError(f"{error}; use http://HOST:PORT") from None
 
 
-def endpoint_target(name: str, *, region: str | None) -> tuple[Target, str]:
-    """A target for a deployed endpoint, and where it is: on the local AWS where that is up."""
-    from dr_cli.local import local_environment
+def endpoint_target(name: str, *, region: str | None, describe: bool = False) -> tuple[Target, str]:
+    """A target for a deployed endpoint, and where it is: on the local AWS where that is up.
 
-    environment = local_environment()
-    description = TargetDescription(name=name, mode=SERVING_MODE_LOCAL, region=region)
-    if environment is None:
+    With `describe`, its size, mode and image are read from SageMaker.
+    """
+    from dr_cli.local import running_local_aws
+
+    local = running_local_aws()
+    if local is not None:
+        client, control = local.runtime_client(), local.client("sagemaker")
+        where = "local AWS"
+    else:
+        import boto3
+
         client = sagemaker_client(region=region)
-        return SageMakerTarget(description, client=client), f"AWS {client.meta.region_name}"
-    return SageMakerTarget(description, client=local_runtime_client(environment)), "local AWS"
-
-
-def local_runtime_client(environment: dict[str, str]) -> object:
-    """A `sagemaker-runtime` client for the local AWS, from its environment variables."""
-    return sagemaker_client(
-        region=environment["AWS_REGION"],
-        endpoint_url=environment["AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME"],
-        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-    )
+        control = boto3.client("sagemaker", region_name=region) if describe else None
+        where = f"AWS {client.meta.region_name}"
+    description = TargetDescription(name=name, mode=SERVING_MODE_LOCAL, region=region)
+    if describe:
+        try:
+            description = describe_endpoint(name, client=control)
+        except TargetError as error:
+            raise CommandError(f"endpoint {name} cannot be measured on {where}: {error}") from None
+    return SageMakerTarget(description, client=client), where

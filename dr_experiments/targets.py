@@ -17,6 +17,8 @@ from inference_image.contract import (
     MEDIA_JSON,
     MEDIA_PNG,
     SERVING_MODE_LOCAL,
+    SERVING_MODE_REALTIME,
+    SERVING_MODE_SERVERLESS,
 )
 
 OUTCOME_OK: Final = "ok"
@@ -117,6 +119,7 @@ class SageMakerTarget:
         "x-dr-local-model-setup-ms": "model_setup_ms",
         "x-dr-local-model-latency-ms": "model_latency_ms",
         "x-dr-local-overhead-latency-ms": "overhead_latency_ms",
+        "x-dr-local-start-to-first-prediction-ms": "start_to_first_prediction_ms",
     }
 
     def __init__(self, description: TargetDescription, *, client: Any) -> None:
@@ -175,8 +178,40 @@ def sagemaker_client(
             connect_timeout=CONNECT_TIMEOUT_S,
             read_timeout=TIMEOUT_S,
             tcp_keepalive=True,
+            # A proxy of the machine must not see loopback traffic.
+            proxies={} if endpoint_url else None,
         ),
         **credentials,
+    )
+
+
+def describe_endpoint(name: str, *, client: Any) -> TargetDescription:
+    """What is deployed under a name, read from SageMaker with a boto3 `sagemaker` client.
+
+    Raises:
+        TargetError: there is no such endpoint, or it has more than one variant.
+    """
+    from botocore.exceptions import ClientError
+
+    try:
+        endpoint = client.describe_endpoint(EndpointName=name)
+        config = client.describe_endpoint_config(EndpointConfigName=endpoint["EndpointConfigName"])
+        variants = config["ProductionVariants"]
+        model = client.describe_model(ModelName=variants[0]["ModelName"])
+    except ClientError as error:
+        raise _client_error(error) from None
+    if len(variants) != 1:
+        raise TargetError(
+            OUTCOME_REFUSED, f"endpoint {name} has {len(variants)} variants; one can be measured"
+        )
+    serverless = variants[0].get("ServerlessConfig")
+    return TargetDescription(
+        name=name,
+        mode=SERVING_MODE_SERVERLESS if serverless else SERVING_MODE_REALTIME,
+        memory_mib=serverless["MemorySizeInMB"] if serverless else None,
+        instance_type=None if serverless else variants[0].get("InstanceType"),
+        region=client.meta.region_name,
+        image=model.get("PrimaryContainer", {}).get("Image"),
     )
 
 
