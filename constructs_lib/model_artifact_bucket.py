@@ -10,6 +10,7 @@ from typing import Final, Literal
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_deployment as s3_deployment
 from constructs import Construct, IDependable
@@ -192,6 +193,7 @@ class ModelArtifactBucket(Construct):
                 # out downloads its package again.
                 prune=False,
                 retain_on_delete=True,
+                log_group=self._publisher_log_group(),
                 memory_limit=_PUBLISHER_MEMORY_MIB,
                 ephemeral_storage_size=(
                     cdk.Size.mebibytes(storage_mib)
@@ -199,6 +201,18 @@ class ModelArtifactBucket(Construct):
                     else None
                 ),
             )
+
+    def _publisher_log_group(self) -> logs.LogGroup:
+        # The default group is kept when the stack is destroyed, with every line for two years.
+        existing = self.node.try_find_child("PublisherLogs")
+        if isinstance(existing, logs.LogGroup):
+            return existing
+        return logs.LogGroup(
+            self,
+            "PublisherLogs",
+            retention=logs.RetentionDays.ONE_WEEK,
+            removal_policy=cdk.RemovalPolicy.DESTROY,
+        )
 
 
 def _ephemeral_storage_mib(spec: ModelSpec) -> int:

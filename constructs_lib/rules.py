@@ -59,8 +59,8 @@ def serverless_faults(
                 _fault(name, f"a whole number from 1 to {top}", value, "SERVERLESS_MAX_CONCURRENCY")
             )
     if (
-        _is_integer(provisioned_concurrency, 1, None)
-        and _is_integer(max_concurrency, 1, None)
+        _is_integer(provisioned_concurrency, 1, top)
+        and _is_integer(max_concurrency, 1, top)
         and provisioned_concurrency > max_concurrency
     ):
         faults.append(

@@ -1,0 +1,187 @@
+"""Images: built for the right processor, from the right files, under a name that tells."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import aws_cdk as cdk
+import pytest
+from aws_cdk import aws_ecr as ecr
+from aws_cdk import aws_iam as iam
+
+from constructs_lib import InferenceImage, InferenceImageRepo, ValidationError
+from tests.constructs_fixtures import (
+    ACCOUNT,
+    HOME,
+    REGION,
+    a_repo,
+    make_context,
+    manifest_of,
+    new_app,
+    new_stack,
+    statements,
+    template_of,
+)
+
+DIGEST = "sha256:" + "12" * 32
+URI = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/dr/serving@{DIGEST}"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    return make_context(tmp_path / "context")
+
+
+def hash_of(context: Path, architecture: str = "amd64") -> str:
+    stack = new_stack()
+    a_repo(stack, context).image(architecture=architecture)
+    (name,) = manifest_of(stack)["dockerImages"]
+    return str(name)
+
+
+def test_a_folder_without_a_dockerfile_and_an_unknown_source_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError) as caught:
+        InferenceImageRepo(new_stack(), "Images", source="pull", directory=tmp_path)  # type: ignore[arg-type]
+    assert "build, source-digest; got 'pull'" in str(caught.value)
+    assert "no" in str(caught.value)
+    assert "Dockerfile" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("props", "words"),
+    [
+        ({"architecture": "aarch64"}, "architecture must be one of amd64, arm64; got 'aarch64'"),
+        (
+            {"architecture": "amd64", "runtime": "torch"},
+            "runtime must be one of litert; got 'torch'",
+        ),
+    ],
+)
+def test_an_image_that_nobody_can_build_is_refused(
+    context: Path, props: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ValidationError, match=words):
+        a_repo(new_stack(), context).image(**props)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/dr/serving:latest",
+        f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/dr/serving",
+        f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/dr/serving@sha256:12",
+        f"docker.io/dr/serving@{DIGEST}",
+    ],
+)
+def test_a_uri_that_may_come_to_mean_something_else_is_refused(uri: str) -> None:
+    with pytest.raises(ValidationError, match="uri must be <account>"):
+        InferenceImage.from_uri(uri, architecture="amd64")
+
+
+def test_a_tag_for_a_digest_is_refused() -> None:
+    repository = ecr.Repository.from_repository_name(new_stack(), "Theirs", "dr/serving")
+    with pytest.raises(ValidationError, match="a tag can move"):
+        InferenceImage.from_repository(repository, digest="v1", architecture="amd64")
+
+
+def test_an_existing_image_is_named_by_its_digest() -> None:
+    stack = new_stack()
+    repository = ecr.Repository.from_repository_name(stack, "Theirs", "dr/serving")
+    image = InferenceImage.from_repository(repository, digest=DIGEST, architecture="arm64")
+    assert image.uri.endswith(f"dr/serving@{DIGEST}")
+    assert image.architecture == "arm64"
+
+
+def test_a_uri_knows_its_account_region_and_repository() -> None:
+    image = InferenceImage.from_uri(URI, architecture="amd64")
+    assert (image.account, image.region) == (ACCOUNT, REGION)
+    assert image.repository_arn.endswith(f":ecr:{REGION}:{ACCOUNT}:repository/dr/serving")
+
+
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_the_build_is_told_its_platform_and_runtime(context: Path, architecture: str) -> None:
+    stack = new_stack()
+    a_repo(stack, context).image(architecture=architecture)
+    (image,) = manifest_of(stack)["dockerImages"].values()
+    assert image["source"]["platform"] == f"linux/{architecture}"
+    assert image["source"]["dockerBuildArgs"] == {"RUNTIME": "litert"}
+
+
+def test_the_build_writes_a_manifest_that_sagemaker_takes(context: Path) -> None:
+    stack = new_stack()
+    a_repo(stack, context).image(architecture="amd64")
+    (image,) = manifest_of(stack)["dockerImages"].values()
+    assert image["source"]["dockerOutputs"] == ["type=docker"]
+
+
+def test_each_architecture_is_an_image_of_its_own(context: Path) -> None:
+    assert hash_of(context, "amd64") != hash_of(context, "arm64")
+
+
+def test_an_image_asked_for_twice_is_built_once(context: Path) -> None:
+    stack = new_stack()
+    repo = a_repo(stack, context)
+    assert repo.image(architecture="amd64") is repo.image(architecture="amd64")
+    assert len(manifest_of(stack)["dockerImages"]) == 1
+
+
+def test_caches_and_clocks_do_not_make_a_new_image(context: Path) -> None:
+    before = hash_of(context)
+    for folder in (context, context / "runtimes"):
+        (folder / "__pycache__").mkdir()
+        (folder / "__pycache__" / "serve.cpython-311.pyc").write_bytes(b"cache")
+    os.utime(context / "serve.py", (1, 1))
+    (context / "notes.txt").write_text("not in the allow-list")
+    assert hash_of(context) == before
+
+
+def test_a_changed_source_makes_a_new_image(context: Path) -> None:
+    before = hash_of(context)
+    (context / "runtimes" / "litert.py").write_text("print('faster')\n")
+    assert hash_of(context) != before
+
+
+def test_a_copy_elsewhere_is_the_same_image(context: Path, tmp_path: Path) -> None:
+    shutil.copytree(context, tmp_path / "elsewhere")
+    assert hash_of(tmp_path / "elsewhere") == hash_of(context)
+
+
+def test_the_context_holds_the_allowed_files_and_not_its_own_output(context: Path) -> None:
+    app = cdk.App(outdir=str(context / "cdk.out"), analytics_reporting=False)
+    stack = cdk.Stack(app, "Stack", env=HOME)
+    a_repo(stack, context).image(architecture="amd64")
+    (image,) = manifest_of(stack)["dockerImages"].values()
+    staged = Path(app.outdir, image["source"]["directory"])
+    names = {str(path.relative_to(staged)) for path in staged.rglob("*") if path.is_file()}
+    assert names == {"Dockerfile", ".dockerignore", "serve.py", "runtimes/litert.py"}
+
+
+@pytest.mark.parametrize("env", [None, HOME], ids=["any account", "one account"])
+@pytest.mark.parametrize("qualifier", [None, "mine"])
+def test_unbuilt_images_have_the_name_that_a_build_would_give(
+    context: Path, env: cdk.Environment | None, qualifier: str | None
+) -> None:
+    resolved = []
+    for source in ("build", "source-digest"):
+        flags = {} if qualifier is None else {"@aws-cdk/core:bootstrapQualifier": qualifier}
+        stack = cdk.Stack(new_app(context=flags), "Stack", env=env)
+        image = a_repo(stack, context, source=source).image(architecture="arm64")
+        resolved.append(stack.resolve([image.uri, image.repository_arn]))
+        assert len(manifest_of(stack).get("dockerImages", {})) == (source == "build")
+    assert resolved[0] == resolved[1]
+    assert (qualifier or "hnb659fds") in json.dumps(resolved[1])
+
+
+def test_pulling_is_granted_on_one_repository() -> None:
+    stack = new_stack()
+    role = iam.Role(stack, "Role", assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"))
+    InferenceImage.from_uri(URI, architecture="amd64").grant_pull(role)
+    pull, log_in = statements(template_of(stack))
+    assert set(pull["Action"]) == {
+        "ecr:BatchCheckLayerAvailability",
+        "ecr:BatchGetImage",
+        "ecr:GetDownloadUrlForLayer",
+    }
+    assert "repository/dr/serving" in json.dumps(pull["Resource"])
+    assert (log_in["Action"], log_in["Resource"]) == ("ecr:GetAuthorizationToken", "*")

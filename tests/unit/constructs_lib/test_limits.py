@@ -1,0 +1,87 @@
+"""The limits against the service models that botocore and moto carry, and their sources."""
+
+import datetime as dt
+import gzip
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+import botocore.session
+import pytest
+
+from constructs_lib import limits
+
+
+@pytest.fixture(scope="module")
+def shapes() -> dict[str, Any]:
+    loader = botocore.session.get_session().get_component("data_loader")
+    model = loader.load_service_model("sagemaker", "service-2")
+    found: dict[str, Any] = model["shapes"]
+    return found
+
+
+def constants() -> set[str]:
+    return {name for name in vars(limits) if name.isupper() and not name.startswith("_")}
+
+
+def test_every_limit_has_a_source() -> None:
+    vocabulary = {"AMD64", "ARM64", "ARCHITECTURES", "SOURCES"}
+    assert set(limits.SOURCES) == constants() - vocabulary
+
+
+@pytest.mark.parametrize("name", sorted(limits.SOURCES))
+def test_a_source_is_a_dated_page(name: str) -> None:
+    source = limits.SOURCES[name]
+    assert source.url.startswith("https://docs.aws.amazon.com/")
+    assert dt.date.fromisoformat(source.checked) >= dt.date(2026, 11, 28)
+    assert source.read
+
+
+def test_serverless_bounds_are_the_service_models(shapes: dict[str, Any]) -> None:
+    sizes = limits.SERVERLESS_MEMORY_SIZES_MIB
+    memory = shapes["ServerlessMemorySizeInMB"]
+    assert (sizes[0], sizes[-1]) == (memory["min"], memory["max"])
+    text = shapes["ProductionVariantServerlessConfig"]["members"]["MemorySizeInMB"]["documentation"]
+    assert tuple(int(number) for number in re.findall(r"(\d{4}) MB", text)) == sizes
+    assert shapes["ServerlessMaxConcurrency"]["max"] == limits.SERVERLESS_MAX_CONCURRENCY
+    assert shapes["ServerlessProvisionedConcurrency"]["max"] == limits.SERVERLESS_MAX_CONCURRENCY
+
+
+def test_names_and_environment_are_the_service_models(shapes: dict[str, Any]) -> None:
+    assert shapes["EndpointName"]["max"] == limits.ENDPOINT_NAME_CHARACTERS
+    assert shapes["EndpointName"]["pattern"] == limits.ENDPOINT_NAME_PATTERN
+    assert shapes["EnvironmentMap"]["max"] == limits.ENVIRONMENT_ENTRIES
+    assert shapes["EnvironmentValue"]["max"] == limits.ENVIRONMENT_TEXT_CHARACTERS
+    assert shapes["EnvironmentKey"]["pattern"] == limits.ENVIRONMENT_NAME_PATTERN
+    assert shapes["ContainerImage"]["max"] == limits.IMAGE_URI_CHARACTERS
+
+
+def test_the_real_time_payload_is_the_runtime_models() -> None:
+    loader = botocore.session.get_session().get_component("data_loader")
+    model = loader.load_service_model("sagemaker-runtime", "service-2")
+    assert model["shapes"]["BodyBlob"]["max"] == limits.REALTIME_PAYLOAD_BYTES
+
+
+def test_instance_types_are_all_cpu_types_that_hosting_knows(shapes: dict[str, Any]) -> None:
+    accelerated = re.compile(r"ml\.(?:g|p|inf|trn|dl)\d")
+    names = shapes["ProductionVariantInstanceType"]["enum"]
+    assert set(limits.INSTANCE_TYPES) == {name for name in names if not accelerated.match(name)}
+
+
+def test_instance_sizes_are_ec2s() -> None:
+    packed = files("moto").joinpath("ec2/resources/instance_types.json.gz").read_bytes()
+    ec2 = json.loads(gzip.decompress(packed))
+    machine_names = {limits.AMD64: "x86_64", limits.ARM64: "arm64"}
+    for name, here in limits.INSTANCE_TYPES.items():
+        there = ec2[name.removeprefix("ml.")]
+        assert here.name == name
+        assert here.vcpus == there["VCpuInfo"]["DefaultVCpus"], name
+        assert here.memory_mib == there["MemoryInfo"]["SizeInMiB"], name
+        architectures = there["ProcessorInfo"]["SupportedArchitectures"]
+        assert machine_names[here.architecture] in architectures, name
+
+
+def test_the_table_cannot_be_changed_by_a_reader() -> None:
+    with pytest.raises(TypeError):
+        limits.INSTANCE_TYPES["ml.m5.xlarge"] = limits.INSTANCE_TYPES["ml.m5.large"]  # type: ignore[index]

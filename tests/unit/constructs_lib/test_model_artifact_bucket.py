@@ -1,0 +1,243 @@
+"""The bucket, its packages, and who may read them."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import aws_cdk as cdk
+import pytest
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+
+from constructs_lib import ModelArtifact, ModelArtifactBucket, ValidationError
+from inference_image.model_spec import ModelPackageError
+from tests.constructs_fixtures import (
+    SHA256,
+    make_package,
+    manifest_of,
+    new_stack,
+    only,
+    resources,
+    statements,
+    template_of,
+)
+
+BUCKET = "AWS::S3::Bucket"
+COPY = "Custom::CDKBucketDeployment"
+MIB = 1024 * 1024
+
+
+def a_role(stack: cdk.Stack) -> iam.Role:
+    return iam.Role(stack, "Role", assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"))
+
+
+def assert_refused(words: list[str], stack: cdk.Stack, **props: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ModelArtifactBucket(stack, "Models", **props)  # type: ignore[arg-type]
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_contradictions_are_refused_together() -> None:
+    assert_refused(
+        ["Stack/Models", "removal_policy DESTROY", "noncurrent_days", "got 0"],
+        new_stack(),
+        auto_delete_objects=True,
+        noncurrent_days=0,
+    )
+
+
+def test_an_unknown_way_to_publish_is_refused(tmp_path: Path) -> None:
+    package = make_package(tmp_path, "demo")
+    bucket = ModelArtifactBucket(new_stack(), "Models")
+    with pytest.raises(ValidationError, match="deployment, external; got 'ftp'"):
+        bucket.add_model(package, publish="ftp")  # type: ignore[arg-type]
+
+
+def test_a_damaged_package_is_refused(tmp_path: Path) -> None:
+    package = make_package(tmp_path, "demo")
+    (package / "model.tflite").write_bytes(b"A model")
+    with pytest.raises(ModelPackageError, match=r"model\.tflite does not have the SHA-256"):
+        ModelArtifactBucket(new_stack(), "Models").add_model(package)
+
+
+def test_a_package_without_its_files_is_refused_unless_it_is_pushed_from_outside(
+    tmp_path: Path,
+) -> None:
+    package = make_package(tmp_path, "demo", present=False)
+    bucket = ModelArtifactBucket(new_stack(), "Models")
+    with pytest.raises(ModelPackageError, match=r"model\.tflite is missing"):
+        bucket.add_model(package)
+    assert bucket.add_model(package, publish="external").key.startswith("models/demo/")
+
+
+def test_a_package_larger_than_the_copying_function_is_refused(tmp_path: Path) -> None:
+    file = {"sha256": "0" * 64, "size_bytes": 5 * 1024 * MIB}
+    package = make_package(tmp_path, "demo", files={"model.tflite": file})
+    with pytest.raises(ValidationError, match="publish must be 'external' for a package of 5120"):
+        ModelArtifactBucket(new_stack(), "Models").add_model(package)
+
+
+def test_the_bucket_is_private_versioned_encrypted_and_unnamed() -> None:
+    stack = new_stack()
+    ModelArtifactBucket(stack, "Models")
+    template = template_of(stack)
+    _, bucket = only(template, BUCKET)
+    props = bucket["Properties"]
+    assert "BucketName" not in props
+    assert props["PublicAccessBlockConfiguration"] == {
+        "BlockPublicAcls": True,
+        "BlockPublicPolicy": True,
+        "IgnorePublicAcls": True,
+        "RestrictPublicBuckets": True,
+    }
+    assert props["VersioningConfiguration"] == {"Status": "Enabled"}
+    rules = props["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert rules == [{"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
+    (rule,) = props["LifecycleConfiguration"]["Rules"]
+    assert rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
+
+
+def test_plain_http_is_denied() -> None:
+    stack = new_stack()
+    ModelArtifactBucket(stack, "Models")
+    _, policy = only(template_of(stack), "AWS::S3::BucketPolicy")
+    (statement,) = policy["Properties"]["PolicyDocument"]["Statement"]
+    assert statement["Effect"] == "Deny"
+    assert statement["Action"] == "s3:*"
+    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_destroying_a_stack_keeps_the_models_by_default() -> None:
+    stack = new_stack()
+    ModelArtifactBucket(stack, "Models")
+    _, bucket = only(template_of(stack), BUCKET)
+    assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
+
+
+def test_an_experiment_leaves_nothing_behind(tmp_path: Path) -> None:
+    stack = new_stack()
+    ModelArtifactBucket(
+        stack, "Models", removal_policy=cdk.RemovalPolicy.DESTROY, auto_delete_objects=True
+    ).add_model(make_package(tmp_path, "demo"))
+    template = template_of(stack)
+    assert only(template, BUCKET)[1]["DeletionPolicy"] == "Delete"
+    only(template, "Custom::S3AutoDeleteObjects")
+    logs = resources(template, "AWS::Logs::LogGroup")
+    assert [group["DeletionPolicy"] for group in logs.values()] == ["Delete"]
+
+
+def test_the_key_follows_from_model_json_alone(tmp_path: Path) -> None:
+    with_files = make_package(tmp_path / "a", "demo")
+    without = make_package(tmp_path / "b", "demo", present=False)
+    bucket = ModelArtifactBucket(new_stack(), "Models")
+    deployed = bucket.add_model(with_files)
+    pushed = bucket.add_model(without, publish="external")
+    assert deployed.key == pushed.key == f"models/demo/{deployed.sha256}.tar.gz"
+
+
+def test_a_new_model_has_a_new_key(tmp_path: Path) -> None:
+    bucket = ModelArtifactBucket(new_stack(), "Models")
+    one = bucket.add_model(make_package(tmp_path / "a", "demo"), publish="external")
+    two = bucket.add_model(
+        make_package(tmp_path / "b", "demo", content=b"another"), publish="external"
+    )
+    assert one.key != two.key
+    assert one.url.endswith(f"{one.sha256}.tar.gz")
+
+
+def test_what_is_copied_is_the_archive_under_its_own_name(tmp_path: Path) -> None:
+    stack = new_stack()
+    artifact = ModelArtifactBucket(stack, "Models").add_model(make_package(tmp_path, "demo"))
+    _, copy = only(template_of(stack), COPY)
+    props = copy["Properties"]
+    assert props["DestinationBucketKeyPrefix"] == "models/demo"
+    # Deleting an older package, or the stack's copy, would take it from a running endpoint.
+    assert props["Prune"] is False
+    assert props["RetainOnDelete"] is True
+    (key,) = props["SourceObjectKeys"]
+    files = manifest_of(stack)["files"]
+    source = files[key.removesuffix(".zip")]["source"]
+    assert source["packaging"] == "zip"
+    root = stack.node.root
+    assert isinstance(root, cdk.App)
+    (archive,) = Path(root.outdir, source["path"]).iterdir()
+    assert archive.name == f"{artifact.sha256}.tar.gz"
+    with tarfile.open(archive) as tar:
+        assert sorted(tar.getnames()) == ["model.json", "model.tflite"]
+
+
+def test_the_same_package_is_the_same_asset(tmp_path: Path) -> None:
+    keys = []
+    for _ in range(2):
+        stack = new_stack()
+        ModelArtifactBucket(stack, "Models").add_model(make_package(tmp_path, "demo"))
+        keys.append(only(template_of(stack), COPY)[1]["Properties"]["SourceObjectKeys"])
+    assert keys[0] == keys[1]
+
+
+def test_a_package_pushed_from_outside_adds_nothing(tmp_path: Path) -> None:
+    stack = new_stack()
+    ModelArtifactBucket(stack, "Models").add_model(
+        make_package(tmp_path, "demo"), publish="external"
+    )
+    template = template_of(stack)
+    assert resources(template, COPY) == {}
+    assert resources(template, "AWS::Lambda::Function") == {}
+
+
+@pytest.mark.parametrize(
+    ("size_mib", "disk_mib"), [(4, 512), (170, 512), (180, 1024), (1000, 3072), (4500, 10240)]
+)
+def test_the_copying_function_has_room_for_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_mib: int, disk_mib: int
+) -> None:
+    file = {"sha256": "0" * 64, "size_bytes": size_mib * MIB}
+    package = make_package(tmp_path, "demo", files={"model.tflite": file})
+    # The arithmetic is under test, not the packing of gigabytes.
+    monkeypatch.setattr(
+        "constructs_lib.model_artifact_bucket.pack_model",
+        lambda _, target: target.write_bytes(b"archive"),
+    )
+    stack = new_stack()
+    ModelArtifactBucket(stack, "Models").add_model(package)
+    functions = resources(template_of(stack), "AWS::Lambda::Function").values()
+    (function,) = (
+        f["Properties"] for f in functions if "aws_cdk" in str(f) or "MemorySize" in f["Properties"]
+    )
+    assert function["MemorySize"] == 1024
+    assert function.get("EphemeralStorage", {"Size": 512}) == {"Size": disk_mib}
+
+
+def test_a_reader_may_get_exactly_one_object() -> None:
+    stack = new_stack()
+    bucket = ModelArtifactBucket(stack, "Models").bucket
+    ModelArtifact.in_bucket(bucket, model_id="demo", sha256=SHA256).grant_read(a_role(stack))
+    (statement,) = statements(template_of(stack))
+    assert statement["Action"] == "s3:GetObject"
+    text = json.dumps(statement["Resource"])
+    assert f"/models/demo/{SHA256}.tar.gz" in text
+    assert "*" not in text
+
+
+def test_a_key_is_granted_for_decryption_only() -> None:
+    stack = new_stack()
+    key = kms.Key(stack, "Key")
+    bucket = ModelArtifactBucket(stack, "Models", encryption_key=key).bucket
+    ModelArtifact.in_bucket(bucket, model_id="demo", sha256=SHA256).grant_read(a_role(stack))
+    template = template_of(stack)
+    decrypt = statements(template)[1]
+    assert decrypt["Action"] == "kms:Decrypt"
+    assert decrypt["Resource"] == {"Fn::GetAtt": [only(template, "AWS::KMS::Key")[0], "Arn"]}
+    rules = only(template, BUCKET)[1]["Properties"]["BucketEncryption"]
+    assert rules["ServerSideEncryptionConfiguration"][0]["BucketKeyEnabled"] is True
+
+
+def test_the_grant_survives_on_an_imported_bucket() -> None:
+    stack = new_stack()
+    bucket = s3.Bucket.from_bucket_name(stack, "Theirs", "somebodys-models")
+    ModelArtifact.in_bucket(bucket, model_id="demo", sha256=SHA256).grant_read(a_role(stack))
+    (statement,) = statements(template_of(stack))
+    assert statement["Action"] == "s3:GetObject"
+    assert f"somebodys-models/models/demo/{SHA256}.tar.gz" in json.dumps(statement["Resource"])
