@@ -13,6 +13,7 @@ EXIF orientation is applied, alpha is composited on black (the colour around a f
 
 import io
 import struct
+import warnings
 from dataclasses import dataclass
 from typing import Final
 
@@ -136,7 +137,11 @@ def decode(
     if size is not None:
         _check_pixels(size, bounds)
     try:
-        return _decode(data, media_type, bounds, min_side_px)
+        # Pillow's warnings quote what it found in the metadata, which may be about a person,
+        # and are of no use to whoever reads the log.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _decode(data, media_type, bounds, min_side_px)
     except PhotographError:
         raise
     except Exception as error:

@@ -43,7 +43,7 @@ class DenseHead:
     def load(cls, path: Path) -> "DenseHead":
         """Read `head.npz`; raises `ModelPackageError` where it does not hold such layers."""
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise ModelPackageError(f"{path.name} cannot be read as NumPy arrays") from error

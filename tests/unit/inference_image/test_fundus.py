@@ -1,0 +1,241 @@
+"""The fundus disc and the quality verdict, on drawn photographs whose circle is known."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image, ImageDraw
+
+from inference_image.contract import QUALITY_REASONS
+from inference_image.fundus import FundusCircle, QualityGate, assess, find_circle, survey
+from inference_image.model_spec import ModelPackageError
+from tests.service_harness import drawn_pixels
+
+WIDTH, HEIGHT = 2592, 1944
+
+
+@cache
+def eye() -> np.ndarray:
+    """A drawn eye, resampled as if its field filled the square."""
+    return drawn_pixels(seed=11, grade=2, size_px=900)
+
+
+def frame(
+    x: float = 1296,
+    y: float = 972,
+    radius: float = 900,
+    *,
+    level: float = 1.0,
+    background: float = 0.0,
+    noise: float = 2.0,
+    change: Callable[[np.ndarray], None] | None = None,
+) -> np.ndarray:
+    """A camera's frame of 2592 x 1944 with a disc of known place; edges are 1.5 px soft."""
+    rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH].astype(np.float32) + 0.5
+    distance = np.hypot(columns - x, rows - y)
+    source = eye()
+    scale = 0.45 * source.shape[0] / radius
+    u = ((columns - x) * scale + source.shape[1] / 2).clip(0, source.shape[1] - 1).astype(int)
+    v = ((rows - y) * scale + source.shape[0] / 2).clip(0, source.shape[0] - 1).astype(int)
+    covered = np.clip((radius - distance) / 1.5 + 0.5, 0, 1)[..., np.newaxis]
+    picture = source[v, u].astype(np.float32) * level * covered + background * (1 - covered)
+    if change is not None:
+        change(picture)
+    grain = np.random.default_rng(1).normal(0, noise, picture.shape)
+    return (picture + grain).clip(0, 255).astype(np.uint8)
+
+
+def flash(picture: np.ndarray) -> None:
+    rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
+    spot = np.exp(-(((columns - 1900) / 250.0) ** 2) - ((rows - 600) / 250.0) ** 2)
+    picture += 255 * spot[..., np.newaxis]
+
+
+def notch(picture: np.ndarray) -> None:
+    picture[250:420, 1850:2050] = picture[972, 1296]
+
+
+def half_dark(picture: np.ndarray) -> None:
+    picture[:, 1296:] *= 0.06
+
+
+CASES: dict[str, tuple[tuple[float, float, float], dict[str, Any]]] = {
+    "clean": ((1296, 972, 900), {}),
+    "clipped top": ((1296, 800, 950), {}),
+    "clipped top and bottom": ((1296, 972, 1100), {}),
+    "very dark": ((1296, 972, 900), {"level": 0.10, "noise": 1.0}),
+    "cut left": ((700, 972, 900), {}),
+    "corner cut": ((800, 700, 950), {}),
+    "grey noisy background": ((1296, 972, 900), {"background": 60.0, "noise": 12.0}),
+    "flash": ((1296, 972, 900), {"change": flash}),
+    "notch": ((1296, 972, 900), {"change": notch}),
+    "half dark": ((1296, 972, 900), {"change": half_dark}),
+    "off centre": ((1500, 900, 700), {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_circle_is_found_where_it_was_drawn(name: str) -> None:
+    (x, y, radius), options = CASES[name]
+    circle = find_circle(frame(x, y, radius, **options))
+    tolerance = 8.0 if name == "half dark" else 1.0
+    assert circle.found
+    assert math.hypot(circle.x_px - x, circle.y_px - y) <= tolerance
+    assert circle.radius_px == pytest.approx(radius, rel=0.005)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("very dark", "too_dark"), ("half dark", "too_dark")])
+def test_a_dark_photograph_is_found_but_not_gradable(name: str, reason: str) -> None:
+    place, options = CASES[name]
+    verdict = judge(frame(*place, **options))
+    assert verdict.gradable is False
+    assert reason in verdict.reasons
+
+
+def judge(pixels: np.ndarray, gate: QualityGate | None = None) -> Any:
+    view = survey(pixels)
+    side = Image.fromarray(pixels)
+    circle = view.circle
+    box = (
+        circle.x_px - circle.radius_px,
+        circle.y_px - circle.radius_px,
+        circle.x_px + circle.radius_px,
+        circle.y_px + circle.radius_px,
+    )
+    prepared = side.crop(tuple(round(v) for v in box)).resize((224, 224), Image.Resampling.BOX)
+    return assess(view, np.asarray(prepared), gate or QualityGate())
+
+
+def test_the_visible_fraction_is_that_of_geometry() -> None:
+    circle = find_circle(frame(700, 972, 900))
+    # Area of a disc beyond a chord at 700/900 of its radius.
+    half_angle = math.acos(700 / 900)
+    beyond = (half_angle - math.sin(half_angle) * math.cos(half_angle)) / math.pi
+    # Top and bottom are inside the frame: 972 > 900.
+    assert circle.visible_fraction == pytest.approx(1 - beyond, abs=0.01)
+
+
+def page(ink: str, paper: str) -> Image.Image:
+    picture = Image.new("RGB", (1280, 800), paper)
+    draw = ImageDraw.Draw(picture)
+    for row in range(40):
+        draw.text((20, 20 * row), "The quick brown fox jumps over the lazy dog " * 4, fill=ink)
+    return picture
+
+
+def shape(kind: str) -> Image.Image:
+    picture = Image.new("RGB", (800, 600))
+    draw = ImageDraw.Draw(picture)
+    if kind == "square":
+        draw.rectangle((200, 100, 600, 500), fill=(200, 100, 50))
+    else:
+        draw.ellipse((150, 50, 650, 550), fill=(220, 110, 60))
+    if kind == "face":
+        for box in ((290, 210, 350, 270), (450, 210, 510, 270), (320, 380, 480, 400)):
+            draw.ellipse(box, fill="black")
+    return picture
+
+
+def noise() -> Image.Image:
+    values = np.random.default_rng(2).integers(0, 256, (600, 800, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        page("black", "white"),
+        page("white", "black"),
+        shape("square"),
+        shape("disc"),
+        shape("face"),
+        noise(),
+        Image.new("RGB", (640, 480)),
+        Image.new("RGB", (640, 480), "white"),
+        Image.linear_gradient("L").convert("RGB"),
+        Image.radial_gradient("L").convert("RGB"),
+    ],
+)
+def test_what_is_no_fundus_photograph_is_not_gradable(picture: Image.Image) -> None:
+    verdict = judge(np.asarray(picture))
+    assert verdict.gradable is False
+    assert set(verdict.reasons) <= set(QUALITY_REASONS)
+
+
+def test_grey_and_channel_swapped_photographs_are_flagged_unless_the_gate_allows_them() -> None:
+    colour = drawn_pixels()
+    grey = np.asarray(Image.fromarray(colour).convert("L").convert("RGB"))
+    swapped = np.ascontiguousarray(colour[:, :, ::-1])
+    assert judge(colour).gradable
+    assert "not_a_fundus_photograph" in judge(grey).reasons
+    assert "not_a_fundus_photograph" in judge(swapped).reasons
+    assert judge(grey, QualityGate(min_redness=-1.0, min_sharpness=0.0)).gradable
+
+
+def test_a_field_mostly_outside_the_frame_is_clipped() -> None:
+    pixels = frame(1296, 100, 900)
+    verdict = judge(pixels)
+    assert not verdict.gradable
+    assert {"clipped_field", "not_a_fundus_photograph"} & set(verdict.reasons)
+
+
+@given(
+    hnp.arrays(
+        np.uint8,
+        st.tuples(st.integers(1, 60), st.integers(1, 60), st.just(3)),
+        elements=st.integers(0, 255),
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_any_picture_gives_a_finite_circle_and_a_verdict(pixels: np.ndarray) -> None:
+    view = survey(pixels)
+    circle = view.circle
+    assert all(math.isfinite(v) for v in (circle.x_px, circle.y_px, circle.radius_px))
+    assert circle.radius_px > 0
+    verdict = assess(view, np.zeros((16, 16, 3), dtype=np.uint8), QualityGate())
+    assert verdict.gradable == (not verdict.reasons)
+
+
+@given(
+    x=st.floats(180, 420), y=st.floats(160, 300), radius=st.floats(90, 150), level=st.floats(0.3, 1)
+)
+@settings(max_examples=40, deadline=None)
+def test_a_disc_anywhere_in_the_frame_is_found(
+    x: float, y: float, radius: float, level: float
+) -> None:
+    rows, columns = np.mgrid[0:480, 0:640] + 0.5
+    inside = np.clip(radius - np.hypot(columns - x, rows - y) + 0.5, 0, 1)[..., np.newaxis]
+    pixels = (inside * level * np.array([200.0, 110.0, 60.0])).astype(np.uint8)
+    circle = find_circle(pixels)
+    assert circle.found
+    assert math.hypot(circle.x_px - x, circle.y_px - y) < 1.0
+    assert circle.radius_px == pytest.approx(radius, abs=1.5)
+
+
+def test_the_same_picture_gives_the_same_circle() -> None:
+    pixels = frame(700, 972, 900)
+    assert find_circle(pixels) == find_circle(pixels.copy())
+
+
+def test_scaling_a_circle_keeps_what_is_no_length() -> None:
+    circle = FundusCircle(
+        x_px=10, y_px=20, radius_px=5, found=True, arc_fraction=0.9, visible_fraction=0.8
+    )
+    assert circle.scaled(4) == FundusCircle(
+        x_px=40, y_px=80, radius_px=20, found=True, arc_fraction=0.9, visible_fraction=0.8
+    )
+
+
+@pytest.mark.parametrize(
+    ("gate", "fragment"),
+    [({"min_contrast": 1}, "has no limit 'min_contrast'"), ({"min_level": "low"}, "a number")],
+)
+def test_a_gate_that_cannot_be_is_refused(gate: dict[str, Any], fragment: str) -> None:
+    with pytest.raises(ModelPackageError, match=fragment):
+        QualityGate.from_mapping(gate)

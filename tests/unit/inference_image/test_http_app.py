@@ -1,0 +1,218 @@
+"""The service under load and in trouble, with engines that are slow or broken on purpose."""
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from inference_image.decoding import Limits
+from inference_image.http_app import create_app
+from inference_image.log import JsonLog
+from inference_image.model_spec import ModelPackageError, load_model_spec
+from inference_image.predictor import Predictor
+from inference_image.runtimes import Outputs
+from inference_image.settings import Settings
+from tests.service_harness import (
+    TINY_MODEL,
+    InProcess,
+    drawn_jpeg,
+    encoded,
+    running,
+    wait_until,
+)
+
+
+class Engine:
+    """Answers after `delay_s`, or when `gate` opens."""
+
+    def __init__(
+        self,
+        *,
+        delay_s: float = 0.0,
+        gate: threading.Event | None = None,
+        logits: tuple[float, ...] = (0.0, 0.0, 1.0, 0.0, 0.0),
+    ) -> None:
+        self.delay_s = delay_s
+        self.gate = gate
+        self.logits = np.array(logits)
+        self.calls = 0
+
+    def predict(self, pixels: Any, *, with_features: bool = False) -> Outputs:
+        # The first call is the warm-up.
+        self.calls += 1
+        if self.calls > 1:
+            if self.gate is not None:
+                assert self.gate.wait(30)
+            time.sleep(self.delay_s)
+        return Outputs(logits=self.logits, features=None)
+
+
+def loader(engine: Engine) -> Callable[[], Predictor]:
+    spec = load_model_spec(TINY_MODEL)
+    return lambda: Predictor(spec=spec, runtime=engine, head=None, limits=Limits())
+
+
+@contextmanager
+def service(
+    load: Callable[[], Predictor], *, wait: bool = True, **environment: str
+) -> Iterator[tuple[InProcess, list[dict[str, Any]], list[str]]]:
+    stream = io.StringIO()
+    failures: list[str] = []
+    settings = Settings.from_environment(environment, cpus=1)
+    log = JsonLog(level=settings.log_level, stream=stream)
+    app = create_app(settings, log=log, load=load, on_failure=failures.append)
+    events: list[dict[str, Any]] = []
+    with running(InProcess(app)) if wait else InProcess(app) as transport:
+        yield transport, events, failures
+    events += [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def send(transport: InProcess) -> Any:
+    return transport.request("POST", "/invocations", drawn_jpeg(), {"Content-Type": "image/jpeg"})
+
+
+def test_until_the_warm_up_everything_is_503_and_ping_answers_at_once() -> None:
+    release = threading.Event()
+
+    def slow_load() -> Predictor:
+        assert release.wait(30)
+        return loader(Engine())()
+
+    with service(slow_load, wait=False) as (transport, _, failures):
+        begun = time.perf_counter()
+        ping = transport.request("GET", "/ping")
+        assert time.perf_counter() - begun < 2.0
+        assert ping.status == 503
+        assert ping.json()["retry_after_s"] == 1.0
+        assert ping.headers["retry-after"] == "1"
+        assert send(transport).status == 503
+        release.set()
+        transport.wait_ready()
+        assert send(transport).status == 200
+        assert failures == []
+
+
+@pytest.mark.parametrize("error", [ModelPackageError("the package is damaged"), OSError("disk")])
+def test_a_failed_load_is_never_ready_and_is_reported_once(error: Exception) -> None:
+    def broken() -> Predictor:
+        raise error
+
+    with service(broken, wait=False) as (transport, _, failures):
+        wait_until(lambda: failures)
+        ping = transport.request("GET", "/ping")
+        assert ping.status == 503
+        assert str(error) in ping.json()["detail"]
+        assert send(transport).status == 503
+    assert len(failures) == 1
+
+
+def test_ping_answers_while_predictions_are_slow() -> None:
+    with (
+        service(loader(Engine(delay_s=0.05))) as (transport, _, _),
+        ThreadPoolExecutor(40) as callers,
+    ):
+        answers = [callers.submit(send, transport) for _ in range(40)]
+        slowest = 0.0
+        while not all(answer.done() for answer in answers):
+            begun = time.perf_counter()
+            assert transport.request("GET", "/ping").status == 200
+            slowest = max(slowest, time.perf_counter() - begun)
+        assert {answer.result().status for answer in answers} == {200}
+    assert slowest < 2.0
+
+
+def test_a_full_queue_is_429_with_the_time_to_wait_and_recovers() -> None:
+    gate = threading.Event()
+    with (
+        service(loader(Engine(gate=gate)), DR_QUEUE_LIMIT="2") as (transport, events, _),
+        ThreadPoolExecutor(3) as callers,
+    ):
+        accepted = [callers.submit(send, transport) for _ in range(3)]
+        refused = None
+
+        def full() -> bool:
+            nonlocal refused
+            if all(not answer.done() for answer in accepted):
+                refused = callers_own.submit(send, transport).result()
+            return refused is not None and refused.status == 429
+
+        with ThreadPoolExecutor(1) as callers_own:
+            time.sleep(0.3)
+            wait_until(full, within_s=20)
+        assert refused is not None
+        assert refused.json()["retry_after_s"] > 0
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.headers["content-type"] == "application/problem+json"
+        gate.set()
+        assert [answer.result().status for answer in accepted] == [200, 200, 200]
+        assert send(transport).status == 200
+    statuses = [event["status"] for event in events if event["event"] == "request"]
+    assert statuses.count(429) == 1
+    assert statuses.count(200) == 4
+
+
+def test_what_takes_too_long_is_504_and_the_next_request_is_served() -> None:
+    gate = threading.Event()
+    engine = Engine(gate=gate)
+    with service(loader(engine), MODEL_SERVER_TIMEOUT="0.3") as (transport, _, _):
+        reply = send(transport)
+        assert reply.status == 504
+        assert "0.3 s" in reply.json()["detail"]
+        gate.set()
+        wait_until(lambda: send(transport).status == 200, within_s=10)
+
+
+def test_nan_is_a_500_that_says_so_and_does_not_end_the_service() -> None:
+    engine = Engine(logits=(0.0, float("nan"), 0.0, 0.0, 0.0))
+    with service(loader(engine)) as (transport, events, _):
+        reply = send(transport)
+        assert reply.status == 500
+        assert "not a number" in reply.json()["detail"]
+        assert transport.request("GET", "/ping").status == 200
+    assert [event["outcome"] for event in events if event["event"] == "request"] == ["error"]
+
+
+def test_under_batch_transform_a_bad_image_is_a_record() -> None:
+    with service(loader(Engine()), SAGEMAKER_BATCH="true") as (transport, _, _):
+        reply = transport.request("POST", "/invocations", b"nothing", {})
+        assert reply.status == 200
+        assert reply.headers["content-type"] == "application/json"
+        assert reply.json()["status"] == 422
+
+
+def test_one_line_per_request_with_timings_and_nothing_about_the_patient() -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "Patient Marta Example 1961-03-04"
+    exif[0x0112] = 6
+    photograph = encoded(Image.open(io.BytesIO(drawn_jpeg())), "JPEG", exif=exif)
+    headers = {
+        "Content-Type": "image/jpeg",
+        "Content-Disposition": 'attachment; filename="Marta.jpg"',
+    }
+    with service(loader(Engine())) as (transport, events, _):
+        assert transport.request("POST", "/invocations", photograph, headers).status == 200
+        assert transport.request("POST", "/invocations", photograph[:900], headers).status == 422
+    graded, refused = (event for event in events if event["event"] == "request")
+    assert graded["outcome"] == "graded"
+    assert graded["bytes"] == len(photograph)
+    assert (graded["width"], graded["height"]) == (600, 600)
+    for name in ("decode_ms", "prepare_ms", "engine_ms", "total_ms"):
+        assert graded[name] >= 0
+    assert len(graded["request_id"]) == 32
+    assert (refused["status"], refused["outcome"]) == (422, "refused")
+    assert "marta" not in json.dumps(events).lower()
+    assert all(len(json.dumps(event)) < 1000 for event in events)
+
+
+def test_the_document_of_the_api_names_both_routes() -> None:
+    with service(loader(Engine())) as (transport, _, _):
+        paths = transport.request("GET", "/openapi.json").json()["paths"]
+    assert set(paths) == {"/ping", "/invocations"}

@@ -1,0 +1,136 @@
+"""Settings from the environment, CPUs from the control group."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from inference_image import contract
+from inference_image.settings import VARIABLES, Settings, SettingsError
+from inference_image.sizing import available_cpus, default_threads, default_workers
+
+
+def test_an_empty_environment_gives_the_documented_defaults() -> None:
+    settings = Settings.from_environment({}, cpus=4.0)
+    assert settings.model_dir == Path("/opt/ml/model")
+    assert (settings.bind_host, settings.port) == ("0.0.0.0", 8080)  # noqa: S104
+    assert (settings.workers, settings.threads) == (4, 1)
+    assert settings.timeout_s < 60
+    assert settings.operating_point is None
+    assert settings.batch is False
+
+
+@pytest.mark.parametrize(
+    ("mode", "cpus", "workers", "threads"),
+    [
+        ("serverless", 3.4, 1, 3),
+        ("local", 2.0, 1, 2),
+        ("realtime", 2.0, 2, 1),
+        ("realtime", 0.58, 1, 1),
+        ("realtime", 3.7, 3, 1),
+    ],
+)
+def test_workers_and_threads_fill_the_cpus_once(
+    mode: str, cpus: float, workers: int, threads: int
+) -> None:
+    settings = Settings.from_environment({"DR_SERVING_MODE": mode}, cpus=cpus)
+    assert (settings.workers, settings.threads) == (workers, threads)
+
+
+def test_what_is_set_wins() -> None:
+    settings = Settings.from_environment(
+        {"MODEL_SERVER_WORKERS": "3", "DR_THREADS": "2", "SAGEMAKER_BATCH": "TRUE"}, cpus=8
+    )
+    assert (settings.workers, settings.threads, settings.batch) == (3, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fragment"),
+    [
+        ("SAGEMAKER_BIND_TO_PORT", "http", "a whole number"),
+        ("SAGEMAKER_BIND_TO_PORT", "70000", "between 0 and 65535"),
+        ("MODEL_SERVER_WORKERS", "0", "between 1 and 256"),
+        ("MODEL_SERVER_WORKERS", "many", "a whole number"),
+        ("MODEL_SERVER_TIMEOUT", "nan", "between"),
+        ("MODEL_SERVER_TIMEOUT", "-1", "between"),
+        ("DR_QUEUE_LIMIT", "1.5", "a whole number"),
+        ("DR_MAX_IMAGE_PIXELS", "999999999", "between"),
+        ("DR_SERVING_MODE", "batch", "one of serverless, realtime, local"),
+        ("DR_LOG_LEVEL", "verbose", "one of debug"),
+        ("SAGEMAKER_BATCH", "maybe", "true or false"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_name(name: str, value: str, fragment: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        Settings.from_environment({name: value}, cpus=1)
+    assert name in str(refusal.value)
+    assert fragment in str(refusal.value)
+
+
+def test_every_environment_name_of_the_contract_is_a_variable_and_documented(
+    repository: Path,
+) -> None:
+    names = {value for name, value in vars(contract).items() if name.startswith("ENV_")}
+    assert {row.name for row in VARIABLES} == names
+    table = (repository / "docs" / "settings.md").read_text(encoding="utf-8")
+    documented = dict(re.findall(r"^\| `([A-Z_]+)` \| (.+?) \|", table, flags=re.MULTILINE))
+    assert set(documented) == names
+    for row in VARIABLES:
+        assert f"| `{row.name}` | {row.default} | {row.meaning} |" in table
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        target = root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="ascii")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "affinity", "expected"),
+    [
+        ({"cpu.max": "200000 100000\n"}, "0::/\n", 48, 2.0),
+        ({"cpu.max": "max 100000\n"}, "0::/\n", 48, 48.0),
+        ({"a/b/cpu.max": "50000 100000\n"}, "0::/a/b\n", 4, 0.5),
+        ({"a/cpu.max": "100000 100000\n", "a/b/cpu.max": "max 100000\n"}, "0::/a/b\n", 4, 1.0),
+        (
+            {"cpu/cpu.cfs_quota_us": "150000\n", "cpu/cpu.cfs_period_us": "100000\n"},
+            "4:cpu,cpuacct:/\n",
+            8,
+            1.5,
+        ),
+        (
+            {
+                "cpu,cpuacct/x/cpu.cfs_quota_us": "25000\n",
+                "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n",
+            },
+            "4:cpu,cpuacct:/x\n1:name=systemd:/y\n",
+            8,
+            0.25,
+        ),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "", 2, 2.0),
+        ({"cpu.max": "800000 100000\n"}, "0::/\n", 2, 2.0),
+        ({"cpu.max": "garbage"}, "0::/../..\n", 3, 3.0),
+        ({}, "", 1, 1.0),
+    ],
+)
+def test_the_tightest_cpu_limit_counts(
+    tmp_path: Path, files: dict[str, str], own: str, affinity: int, expected: float
+) -> None:
+    root = write(tmp_path / "cgroup", files) if files else tmp_path / "absent"
+    self_cgroup = tmp_path / "self"
+    self_cgroup.write_text(own, encoding="ascii")
+    cpus = available_cpus(cgroup_root=root, self_cgroup=self_cgroup, affinity=affinity)
+    assert cpus == expected
+
+
+def test_this_machine_has_some_cpu() -> None:
+    assert available_cpus() > 0
+
+
+@pytest.mark.parametrize(("cpus", "workers"), [(0.3, 1), (1.9, 1), (2.0, 2), (47.5, 47)])
+def test_less_than_a_cpu_is_one_worker(cpus: float, workers: int) -> None:
+    assert default_workers(cpus, one_request_at_a_time=False) == workers
+    assert default_workers(cpus, one_request_at_a_time=True) == 1
+    assert default_threads(cpus, workers) >= 1
