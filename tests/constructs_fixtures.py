@@ -3,13 +3,17 @@
 import atexit
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aws_cdk as cdk
 
+import app
 from constructs_lib import InferenceImage, InferenceImageRepo, ModelArtifact, ModelArtifactBucket
 from inference_image.contract import GRADE_LABELS
 
@@ -76,9 +80,50 @@ def new_stack(*, env: cdk.Environment | None = HOME) -> cdk.Stack:
     return cdk.Stack(new_app(), "Stack", env=env)
 
 
-def synthesize(app: cdk.App) -> dict[str, Template]:
+@cache
+def matrix_app() -> cdk.App:
+    """Every stack of the matrix, for any account, with one package on disk and one not.
+
+    One app for all tests that only read it: synthesizing takes seconds.
+    """
+    return built_app(image="source-digest")
+
+
+@cache
+def matrix_templates() -> dict[str, Template]:
+    """Templates of `matrix_app` by stack name."""
+    return synthesize(matrix_app())
+
+
+def model_root() -> Path:
+    """A `model_artifacts` folder as a clone has it: MobileNet whole, VGG19 without its weights."""
+    root = Path(_ASSEMBLIES.name, "model_artifacts")
+    if not root.exists():
+        make_package(root, "mobilenet-demo", content=b"mobilenet")
+        make_package(
+            root,
+            "vgg19-demo",
+            content=b"vgg19",
+            present=False,
+            provenance={"command": "python -m make_vgg19"},
+        )
+    return root
+
+
+def built_app(**context: object) -> cdk.App:
+    """`app.py` with the flags of cdk.json and this context, in no particular account."""
+    cdk_json = json.loads((Path(app.__file__).parent / "cdk.json").read_text())
+    made = new_app(context={**cdk_json["context"], **context})
+    account_free = {
+        name: value for name, value in os.environ.items() if not name.startswith("CDK_DEFAULT_")
+    }
+    with mock.patch.dict(os.environ, account_free, clear=True):
+        return app.build(made, model_root=model_root())
+
+
+def synthesize(cdk_app: cdk.App) -> dict[str, Template]:
     """Templates by stack name."""
-    directory = Path(app.synth().directory)
+    directory = Path(cdk_app.synth().directory)
     return {
         path.name.removesuffix(".template.json"): json.loads(path.read_text())
         for path in directory.glob("*.template.json")

@@ -156,13 +156,14 @@ def test_what_sagemaker_accepts_is_accepted(make: Make, props: dict[str, Any]) -
 
 def test_what_only_the_deployment_knows_is_not_judged() -> None:
     stack = new_stack(env=None)
-    number = cdk.CfnParameter(stack, "Number", type="Number")
+    parameter = cdk.CfnParameter(stack, "Number", type="Number")
+    number: Any = cdk.Token.as_number(parameter)
     text = cdk.CfnParameter(stack, "Text")
     serverless(
         stack,
-        memory_mib=cdk.Token.as_number(number),
-        max_concurrency=cdk.Token.as_number(number),
-        provisioned_concurrency=cdk.Token.as_number(number),
+        memory_mib=number,
+        max_concurrency=number,
+        provisioned_concurrency=number,
         endpoint_name=text.value_as_string,
         image=an_image(account="999999999999"),
     )
@@ -172,7 +173,7 @@ def test_what_only_the_deployment_knows_is_not_judged() -> None:
         model=an_artifact(stack),
         image=an_image(architecture="arm64"),
         instance_type=text.value_as_string,
-        initial_instance_count=cdk.Token.as_number(number),
+        initial_instance_count=number,
     )
     configs = resources(template_of(stack), CONFIG)
     assert '"MemorySizeInMB": {"Ref": "Number"}' in json.dumps(configs)

@@ -1,0 +1,59 @@
+"""What the constructs promise to apps that import them."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import constructs_lib
+
+CONSTRUCTS = (
+    "InferenceImageRepo",
+    "ModelArtifactBucket",
+    "RealtimeDREndpoint",
+    "ServerlessDREndpoint",
+)
+
+
+def test_public_names_are_listed_and_load() -> None:
+    assert constructs_lib.__all__ == sorted(constructs_lib.__all__)
+    for name in constructs_lib.__all__:
+        assert inspect.isclass(getattr(constructs_lib, name))
+        assert name in dir(constructs_lib)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="LambdaEndpoint"):
+        _ = constructs_lib.LambdaEndpoint
+
+
+@pytest.mark.parametrize(
+    "module", ["constructs_lib.limits", "constructs_lib.rules", "stacks.matrix"]
+)
+def test_data_is_read_without_the_cdk(module: str, repository: Path) -> None:
+    code = (
+        f"import sys, {module}\n"
+        "sys.exit(bool({'aws_cdk', 'jsii'} & {name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=repository, check=False)
+    assert done.returncode == 0
+
+
+def test_types_are_published(repository: Path) -> None:
+    assert (repository / "constructs_lib" / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", CONSTRUCTS)
+def test_properties_are_keywords_with_documentation(name: str) -> None:
+    construct = getattr(constructs_lib, name)
+    parameters = list(inspect.signature(construct.__init__).parameters.values())
+    assert [parameter.name for parameter in parameters[:3]] == ["self", "scope", "construct_id"]
+    documentation = inspect.getdoc(construct)
+    assert documentation is not None
+    for section in ("Args:", "Defaults:", "Defines:"):
+        assert section in documentation
+    for parameter in parameters[3:]:
+        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert f"{parameter.name}:" in documentation

@@ -1,0 +1,71 @@
+"""The app's context: read once, checked, and refused in a sentence."""
+
+import pytest
+
+from stacks.settings import Settings
+from tests.constructs_fixtures import new_app
+
+
+def settings_of(environ: dict[str, str] | None = None, **context: object) -> Settings:
+    return Settings.of(new_app(context=context), environ=environ or {})
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        ({"stage": "Ana"}, "stage must be 1 to 16 lower-case letters and digits"),
+        ({"image": "pull"}, "context image must be one of build, source-digest; got 'pull'"),
+        ({"publish": "ftp"}, "context publish must be one of deployment, external; got 'ftp'"),
+        ({"local": "yes"}, "context local must be one of true, false; got 'yes'"),
+        ({"retain": "1"}, "context retain must be one of true, false; got '1'"),
+    ],
+)
+def test_an_unknown_value_is_refused(context: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        settings_of(**context)
+
+
+def test_defaults_deploy_everything_to_aws() -> None:
+    assert settings_of() == Settings(
+        stage=None,
+        models=None,
+        modes=None,
+        image="build",
+        publish="deployment",
+        local=False,
+        retain=False,
+        account=None,
+        region=None,
+    )
+
+
+def test_values_come_as_text_from_the_command_line() -> None:
+    settings = settings_of(
+        stage="ana",
+        models="mobilenet, vgg19",
+        modes="serverless",
+        image="source-digest",
+        publish="external",
+        local="true",
+        retain="false",
+    )
+    assert settings.models == ("mobilenet", "vgg19")
+    assert settings.modes == ("serverless",)
+    assert (settings.stage, settings.image, settings.publish) == (
+        "ana",
+        "source-digest",
+        "external",
+    )
+    assert (settings.local, settings.retain) == (True, False)
+
+
+def test_an_empty_value_is_the_default() -> None:
+    assert settings_of(stage="", models="", image="") == settings_of()
+
+
+def test_account_and_region_are_those_of_the_command_line() -> None:
+    settings = settings_of(
+        {"CDK_DEFAULT_ACCOUNT": "123456789012", "CDK_DEFAULT_REGION": "sa-east-1"}
+    )
+    assert settings.environment.account == "123456789012"
+    assert settings.environment.region == "sa-east-1"
