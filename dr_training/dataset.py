@@ -1,8 +1,8 @@
 """The drawn data set: prepared inputs, grades and lesion maps, cached in shards.
 
     >>> shards = ensure_split(recipe, recipe.validation, Path("out/drawn"), workers=2)
-    >>> pixels, grades, maps = load_shards(shards)
-    >>> pixels.shape, grades.shape, maps.shape
+    >>> data = load_shards(shards)
+    >>> data.pixels.shape, data.grades.shape, data.maps.shape
     ((800, 224, 224, 3), (800,), (800, 14, 14, 10))
 
 Photographs are drawn at camera-like sizes and pass through the service's own
@@ -14,7 +14,7 @@ import hashlib
 import json
 import multiprocessing
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -63,14 +63,23 @@ def ensure_split(
     return shards
 
 
-def load_shards(shards: Sequence[Path]) -> tuple[Pixels, Grades, NDArray[np.uint8]]:
-    """Pixels (n, S, S, 3) uint8, grades (n,) and lesion maps (n, 14, 14, kinds) 0/1."""
+@dataclass(frozen=True, kw_only=True)
+class DrawnData:
+    """Photographs in memory: pixels (n, S, S, 3), grades (n,), maps (n, 14, 14, kinds) 0/1."""
+
+    pixels: Pixels
+    grades: Grades
+    maps: NDArray[np.uint8]
+
+
+def load_shards(shards: Sequence[Path]) -> DrawnData:
+    """The photographs of these shards, in their order."""
     parts = []
     for shard in shards:
         with np.load(shard) as data:
             parts.append((data["pixels"], data["grades"], data["maps"]))
     pixels, grades, maps = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return pixels, grades, maps
+    return DrawnData(pixels=pixels, grades=grades, maps=maps)
 
 
 def grades_of(split: Split, seed: int) -> tuple[int, ...]:

@@ -520,7 +520,7 @@ class _Canvas:
             reduced = reduced.resize((self.size_px,) * 2, Image.Resampling.BICUBIC)
         return np.asarray(reduced, np.float32) * np.float32(1 / 255)
 
-    def to_px(self, points: Floats | Sequence[Sequence[float]]) -> Floats:
+    def to_px(self, points: NDArray[np.floating] | Sequence[Sequence[float]]) -> Floats:
         side = self.size_px * self.oversample
         return (np.asarray(points, np.float32) + np.float32(0.5)) * np.float32(side)
 
@@ -668,14 +668,15 @@ def _background(eye: _Eye, size_px: int, rng: np.random.Generator) -> Floats:
         plane = plane * (1 - macula * np.float32(through)) + reflex * np.float32(base)
         plane = plane + (sheen + rim) * np.float32(0.35 * pale)
         planes.append(_resize(plane, size_px))
-    return np.stack(planes, axis=-1)
+    return np.asarray(np.stack(planes, axis=-1), np.float32)
 
 
 def _soft_disc(
     x: Floats, y: Floats, at: tuple[float, float], width: float, aspect: float, softness: float
 ) -> Floats:
     radius = np.hypot((x - at[0]) * np.float32(aspect), y - at[1]) / np.float32(width / 2)
-    return np.clip((1 + softness - radius) / np.float32(2 * softness), 0, 1).astype(np.float32)
+    edge = np.clip((1 + softness - radius) / np.float32(2 * softness), 0, 1)
+    return np.asarray(edge, np.float32)
 
 
 def _paint_disc(colour: Floats, eye: _Eye, rng: np.random.Generator) -> None:
@@ -1050,4 +1051,4 @@ def _draw_notch(
                 centre[1] + radius * (along * outward[1] + across * outward[0]),
             )
         )
-    ImageDraw.Draw(image).polygon(corners, fill=colour)  # type: ignore[arg-type]
+    ImageDraw.Draw(image).polygon(corners, fill=colour)

@@ -5,7 +5,7 @@ its quality gate are what the service runs, so that training sees what serving s
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from inference_image.fundus import QualityGate
@@ -44,6 +44,16 @@ class Stage:
 
     size_px: int
     steps: int
+    batch_size: int
+    peak_rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadStage:
+    """Training of the dense head on pooled features of `copies` versions of each photograph."""
+
+    copies: int
+    epochs: int
     peak_rate: float
 
 
@@ -59,12 +69,19 @@ class Recipe:
     train: Split = Split(name="train", first_seed=1_000_000, eyes=2500, grades_per_eye=3)
     validation: Split = Split(name="validation", first_seed=2_000_000, eyes=800, grades_per_eye=1)
     test: Split = Split(name="test", first_seed=3_000_000, eyes=1250, grades_per_eye=1)
-    stages: tuple[Stage, ...] = (Stage(size_px=224, steps=1200, peak_rate=1e-3),)
+    patches: Stage = Stage(size_px=96, steps=1200, batch_size=48, peak_rate=2e-3)
+    head: HeadStage = HeadStage(copies=3, epochs=40, peak_rate=1e-3)
+    whole: Stage = Stage(size_px=224, steps=0, batch_size=16, peak_rate=1e-4)
     batch_size: int = 32
+    settling_batches: int = 12
     weight_decay: float = 2e-5
     # Weight of the lesion map loss beside the grade's cross-entropy (see `loop`).
-    lesion_map_weight: float = 1.0
+    lesion_map_weight: float = 0.3
     calibration_photographs: int = 300
+
+    def as_document(self) -> dict[str, Any]:
+        """The recipe as JSON values, for the provenance in `model.json`."""
+        return asdict(self)
 
     def preprocessing(self) -> list[dict[str, Any]]:
         """The steps as `model.json` states them."""
@@ -87,3 +104,20 @@ class Recipe:
             mask_fraction=MASK_RADIUS_FRACTION,
             gate=QualityGate(),
         )
+
+
+def quick(recipe: Recipe) -> Recipe:
+    """The same path on a few photographs and steps: to try it, not to use its model."""
+    return replace(
+        recipe,
+        alpha=0.25,
+        train=replace(recipe.train, eyes=20),
+        validation=replace(recipe.validation, eyes=20),
+        test=replace(recipe.test, eyes=20),
+        patches=replace(recipe.patches, steps=4, batch_size=8),
+        head=replace(recipe.head, copies=1, epochs=1),
+        whole=replace(recipe.whole, steps=2, batch_size=4),
+        batch_size=8,
+        settling_batches=2,
+        calibration_photographs=10,
+    )

@@ -1,0 +1,198 @@
+"""Figures of merit of a grader, with bootstrap intervals; NumPy and SciPy only.
+
+Referable diabetic retinopathy is grade 2 or more; its score is the sum of the probabilities
+of grades 2 to 4, as the service computes it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.stats import rankdata
+
+from inference_image.contract import GRADE_LABELS, REFERABLE_FROM_GRADE
+
+Floats = NDArray[np.floating]
+Grades = NDArray[np.integer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A figure and the bounds of its percentile bootstrap interval (95 % by default)."""
+
+    value: float
+    low: float
+    high: float
+
+
+def softmax(logits: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
+    """Probabilities of logits (n, k) divided by `temperature`."""
+    scaled = np.asarray(logits, np.float64) / temperature
+    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float64)
+
+
+def referable_score(probabilities: Floats) -> NDArray[np.float64]:
+    """P(grade >= 2) of probabilities (n, 5)."""
+    return np.asarray(probabilities[:, REFERABLE_FROM_GRADE:].sum(axis=1), np.float64)
+
+
+def confusion(truth: Grades, predicted: Grades, classes: int = 5) -> NDArray[np.int64]:
+    """Counts (true grade, predicted grade)."""
+    flat = np.bincount(np.asarray(truth) * classes + np.asarray(predicted), minlength=classes**2)
+    return flat.reshape(classes, classes)
+
+
+def accuracy(truth: Grades, predicted: Grades) -> float:
+    """Share of photographs whose grade is right."""
+    return float(np.mean(np.asarray(truth) == np.asarray(predicted)))
+
+
+def quadratic_weighted_kappa(truth: Grades, predicted: Grades, classes: int = 5) -> float:
+    """Agreement beyond chance with squared distances as weights (Cohen, 1968).
+
+    NaN where it is not defined: no disagreement is expected, because either side holds one
+    grade only and they are the same.
+    """
+    observed = confusion(truth, predicted, classes).astype(np.float64)
+    expected = np.outer(observed.sum(axis=1), observed.sum(axis=0)) / observed.sum()
+    index = np.arange(classes)
+    weights = (index[:, None] - index[None, :]) ** 2
+    chance = float((weights * expected).sum())
+    return 1 - float((weights * observed).sum()) / chance if chance > 0 else math.nan
+
+
+def auc(positive: NDArray[np.bool_], score: Floats) -> float:
+    """Area under the ROC curve by the Mann-Whitney statistic; ties count half.
+
+    NaN where one of the classes is empty.
+    """
+    positive = np.asarray(positive, bool)
+    ranks = rankdata(score)
+    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
+    if n_positive == 0 or n_negative == 0:
+        return math.nan
+    total = float(ranks[positive].sum()) - n_positive * (n_positive + 1) / 2
+    return total / (n_positive * n_negative)
+
+
+def sensitivity(positive: NDArray[np.bool_], called: NDArray[np.bool_]) -> float:
+    """Share of the referable that are called referable; NaN if there are none."""
+    return float(np.mean(called[positive])) if np.any(positive) else math.nan
+
+
+def specificity(positive: NDArray[np.bool_], called: NDArray[np.bool_]) -> float:
+    """Share of the others that are not called referable; NaN if there are none."""
+    return float(np.mean(~called[~positive])) if np.any(~positive) else math.nan
+
+
+def expected_calibration_error(positive: NDArray[np.bool_], score: Floats, bins: int = 15) -> float:
+    """Mean gap between score and frequency over equal-width bins, weighted by their size."""
+    index = np.minimum((np.asarray(score) * bins).astype(int), bins - 1)
+    total = 0.0
+    for one in range(bins):
+        inside = index == one
+        if inside.any():
+            gap = abs(float(np.mean(score[inside])) - float(np.mean(positive[inside])))
+            total += gap * float(np.mean(inside))
+    return total
+
+
+def bootstrap(
+    figure: Callable[..., float],
+    *columns: NDArray[np.generic],
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Estimate:
+    """Percentile bootstrap over photographs; draws in which the figure is NaN are left out."""
+    rng = np.random.default_rng(seed)
+    count = len(columns[0])
+    values = []
+    for _ in range(draws):
+        chosen = rng.integers(0, count, count)
+        values.append(figure(*(column[chosen] for column in columns)))
+    tail = (1 - level) / 2
+    low, high = np.nanquantile(values, [tail, 1 - tail])
+    return Estimate(value=figure(*columns), low=float(low), high=float(high))
+
+
+def fit_temperature(logits: Floats, truth: Grades) -> float:
+    """The temperature that minimises the log loss on validation data (Guo et al., 2017)."""
+    rows = np.arange(len(truth))
+
+    def loss(log_temperature: float) -> float:
+        chosen = softmax(logits, math.exp(log_temperature))[rows, truth]
+        return -float(np.mean(np.log(np.maximum(chosen, 1e-12))))
+
+    best = minimize_scalar(loss, bounds=(math.log(0.2), math.log(8)), method="bounded")
+    return round(math.exp(float(best.x)), 4)
+
+
+def threshold_for_sensitivity(positive: NDArray[np.bool_], score: Floats, wanted: float) -> float:
+    """The highest threshold at which at least `wanted` of the referable score as high.
+
+    Raises:
+        ValueError: nothing is referable.
+    """
+    ranked = np.sort(np.asarray(score)[positive])[::-1]
+    if len(ranked) == 0:
+        raise ValueError("no referable photograph: a threshold cannot be chosen")
+    return float(ranked[min(len(ranked), math.ceil(wanted * len(ranked))) - 1])
+
+
+def threshold_for_specificity(positive: NDArray[np.bool_], score: Floats, wanted: float) -> float:
+    """The lowest threshold at which at least `wanted` of the others score below it.
+
+    Raises:
+        ValueError: everything is referable.
+    """
+    ranked = np.sort(np.asarray(score)[~positive])
+    if len(ranked) == 0:
+        raise ValueError("every photograph is referable: a threshold cannot be chosen")
+    index = math.ceil(wanted * len(ranked)) - 1
+    # Just above the last one that must stay negative; a score equal to it is positive.
+    return float(min(1.0, np.nextafter(ranked[max(0, index)], 2.0)))
+
+
+def grader_metrics(
+    logits: Floats, truth: Grades, *, temperature: float, thresholds: Mapping[str, float]
+) -> dict[str, object]:
+    """What `model.json` records of a test set: figures with 95 % intervals, and the counts."""
+    probabilities = softmax(logits, temperature)
+    predicted = probabilities.argmax(axis=1)
+    positive = np.asarray(truth) >= REFERABLE_FROM_GRADE
+    score = referable_score(probabilities)
+    points = {
+        name: {
+            "sensitivity": _rounded(bootstrap(sensitivity, positive, score >= threshold)),
+            "specificity": _rounded(bootstrap(specificity, positive, score >= threshold)),
+        }
+        for name, threshold in thresholds.items()
+    }
+    return {
+        "photographs": len(truth),
+        "interval": "95 % percentile bootstrap over photographs, 1000 draws",
+        "accuracy": _rounded(bootstrap(accuracy, truth, predicted)),
+        "quadratic_weighted_kappa": _rounded(bootstrap(quadratic_weighted_kappa, truth, predicted)),
+        "referable_auc": _rounded(bootstrap(auc, positive, score)),
+        "referable_calibration_error": round(expected_calibration_error(positive, score), 4),
+        "operating_points": points,
+        "confusion": {
+            "rows": "true grade",
+            "columns": "predicted grade",
+            "labels": list(GRADE_LABELS),
+            "counts": confusion(truth, predicted).tolist(),
+        },
+    }
+
+
+def _rounded(estimate: Estimate) -> dict[str, float]:
+    return {
+        "value": round(estimate.value, 4),
+        "low": round(estimate.low, 4),
+        "high": round(estimate.high, 4),
+    }

@@ -1,0 +1,136 @@
+"""Writes a model package: `model.json`, `model.tflite`, `head.npz` and the model card.
+
+    >>> write_package(PackageContent(...), Path("model_artifacts/mobilenet-demo"))
+
+`model.json` lists the other files with size and SHA-256, and its own digest names the package
+(see `inference_image.model_spec`). Keys and figures are written in a fixed order, so the same
+training gives the same bytes.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_image.contract import GRADE_LABELS, NOT_A_DEVICE, NOT_ASSESSED, TASK_GRADE5
+from inference_image.model_spec import (
+    MODEL_JSON,
+    SCHEMA_VERSION,
+    ModelSpec,
+    file_sha256,
+    load_model_spec,
+    verify_files,
+)
+
+MODEL_FILE = "model.tflite"
+HEAD_FILE = "head.npz"
+CARD_FILE = "MODEL_CARD.md"
+INTENDED_USE = (
+    f"Demonstration, tests and measurements of the deployment. {NOT_A_DEVICE} {NOT_ASSESSED}"
+)
+_LIBRARIES = ("ai-edge-litert", "keras", "numpy", "pillow", "scipy", "tensorflow")
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseLayer:
+    """A layer of the head: kernel (inputs, units) and bias (units,)."""
+
+    kernel: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageContent:
+    """All that a package says and holds; `card` is the model card's Markdown."""
+
+    id: str
+    network: Mapping[str, Any]
+    input_size_px: int
+    preprocessing: Sequence[Mapping[str, Any]]
+    quality_gate: Mapping[str, float] | None
+    operating_points: Sequence[Mapping[str, Any]]
+    default_operating_point: str
+    temperature: float
+    notice: str
+    metrics: Mapping[str, Any] | None
+    provenance: Mapping[str, Any]
+    model: bytes
+    head: Sequence[DenseLayer]
+    card: str
+
+
+def write_package(content: PackageContent, folder: Path) -> ModelSpec:
+    """Write the package's files and read them back with the loader that serves them.
+
+    Raises:
+        ModelPackageError: the result is not a package that the service would load.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MODEL_FILE).write_bytes(content.model)
+    arrays: dict[str, Floats] = {}
+    for index, layer in enumerate(content.head):
+        arrays[f"kernel_{index}"], arrays[f"bias_{index}"] = layer.kernel, layer.bias
+    np.savez(folder / HEAD_FILE, **arrays)  # type: ignore[arg-type]
+    files = {
+        name: {
+            "sha256": file_sha256(folder / name),
+            "size_bytes": (folder / name).stat().st_size,
+        }
+        for name in (HEAD_FILE, MODEL_FILE)
+    }
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "id": content.id,
+        "task": TASK_GRADE5,
+        "notice": content.notice,
+        "intended_use": INTENDED_USE,
+        "licence": "Apache-2.0",
+        "network": dict(content.network),
+        "input_size_px": content.input_size_px,
+        "labels": list(GRADE_LABELS),
+        "preprocessing": [dict(step) for step in content.preprocessing],
+        "quality_gate": content.quality_gate,
+        "operating_points": [dict(point) for point in content.operating_points],
+        "default_operating_point": content.default_operating_point,
+        "temperature": content.temperature,
+        "outputs": {"logits": "logits", "feature_map": "features"},
+        "head_file": HEAD_FILE,
+        "files": files,
+        "metrics": content.metrics,
+        "provenance": dict(content.provenance),
+    }
+    (folder / MODEL_JSON).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (folder / CARD_FILE).write_text(content.card, encoding="utf-8")
+    spec = load_model_spec(folder)
+    verify_files(spec, folder)
+    return spec
+
+
+def environment(*, threads: int) -> dict[str, Any]:
+    """Versions, processor architecture and thread counts: what else decides the weights.
+
+    The same seed with another number of threads adds in another order and gives other weights.
+    """
+    return {
+        "python": platform.python_version(),
+        "architecture": platform.machine(),
+        "threads": threads,
+        "processors": os.cpu_count(),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

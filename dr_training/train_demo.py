@@ -1,0 +1,212 @@
+"""Trains the demo model and writes its package.
+
+    python -m dr_training.train_demo --out model_artifacts/mobilenet-demo
+
+Draws the data set (cached under `--cache`), trains in three stages, quantises, measures the
+int8 model on the test split and writes the package. `--quick` does all of it on a handful of
+photographs, to try the path.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dr_training import evaluate
+from dr_training.dataset import ensure_split, load_shards
+from dr_training.export import DenseLayer, PackageContent, environment, write_package
+from dr_training.model_card import DEMO_NOTICE, demo_card
+from dr_training.recipe import Recipe, quick
+from inference_image.contract import REFERABLE_FROM_GRADE
+
+HIGH_SENSITIVITY = 0.98
+HIGH_SPECIFICITY = 0.98
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line of the training; returns the process's exit status."""
+    parser = argparse.ArgumentParser(prog="python -m dr_training.train_demo", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the package")
+    parser.add_argument("--id", default=None, help="model id (default: the folder's name)")
+    parser.add_argument("--cache", type=Path, default=Path("out/drawn"), help="drawn data set")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--quick", action="store_true", help="a few photographs and steps only")
+    options = parser.parse_args(arguments)
+    recipe = quick(Recipe()) if options.quick else Recipe()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        import tensorflow as tf
+    except ImportError:
+        print(
+            "Training needs TensorFlow: install the extra 'training' (requirements/training.txt).",
+            file=sys.stderr,
+        )
+        return 1
+    tf.config.threading.set_intra_op_parallelism_threads(options.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    train_demo(
+        recipe,
+        out=options.out,
+        model_id=options.id or options.out.name,
+        cache=options.cache,
+        threads=options.threads,
+    )
+    return 0
+
+
+def train_demo(recipe: Recipe, *, out: Path, model_id: str, cache: Path, threads: int) -> None:
+    """Draw, train, quantise, measure and write the package; reports on standard output."""
+    import keras
+
+    from dr_training import loop
+    from dr_training.networks import head_layers
+    from dr_training.quantise import Runner, convert
+
+    train, validation, test = (
+        load_shards(ensure_split(recipe, split, cache, workers=threads, progress=_say))
+        for split in (recipe.train, recipe.validation, recipe.test)
+    )
+    keras.utils.set_random_seed(recipe.seed)
+    crops = _network(recipe, recipe.patches.size_px)
+    maps = loop.LesionMaps()
+    loop.train_patches(crops, maps, train, recipe, report=_say)
+    network = _network(recipe, recipe.input_size_px)
+    network.set_weights(crops.get_weights())
+    loop.settle_normalisation(network, train, recipe)
+
+    backbone, _ = convert(network, size_px=recipe.input_size_px, calibration=None)
+    features, grades = _head_features(loop, Runner(backbone, threads=threads), train, recipe)
+    loop.train_head(network, features, grades, recipe, report=_say)
+    loop.train_whole(network, maps, train, recipe, report=_say)
+
+    rng = np.random.default_rng(recipe.seed + 4)
+    count = min(recipe.calibration_photographs, len(train.grades))
+    chosen = np.sort(rng.choice(len(train.grades), count, replace=False))
+    model, _ = convert(network, size_px=recipe.input_size_px, calibration=train.pixels[chosen])
+    floating, _ = convert(network, size_px=recipe.input_size_px, calibration=None)
+    _say(f"int8 model: {len(model):,} bytes")
+    runner = Runner(model, threads=threads)
+    logits, _ = runner(validation.pixels)
+    float_logits, _ = Runner(floating, threads=threads)(validation.pixels)
+    agreement = float(np.mean(logits.argmax(axis=1) == float_logits.argmax(axis=1)))
+
+    temperature = evaluate.fit_temperature(logits, validation.grades)
+    points = choose_operating_points(logits, validation.grades, temperature)
+    test_logits, _ = runner(test.pixels)
+    metrics = evaluate.grader_metrics(
+        test_logits,
+        test.grades,
+        temperature=temperature,
+        thresholds={point["name"]: point["threshold"] for point in points},
+    )
+    metrics = {
+        "data": "drawn photographs of seeds that training and validation never saw",
+        "model": "int8",
+        "grade_agreement_int8_with_float": round(agreement, 4),
+        **metrics,
+    }
+    parameters = network.count_params()
+    spec = write_package(
+        PackageContent(
+            id=model_id,
+            network={"name": recipe.network, "alpha": recipe.alpha, "parameters": parameters},
+            input_size_px=recipe.input_size_px,
+            preprocessing=recipe.preprocessing(),
+            quality_gate=recipe.quality_gate(),
+            operating_points=points,
+            default_operating_point="high_sensitivity",
+            temperature=temperature,
+            notice=DEMO_NOTICE,
+            metrics=metrics,
+            provenance={
+                "trained_on": "drawn fundus photographs (dr_training.drawing), no patient's",
+                "command": f"python -m dr_training.train_demo --out model_artifacts/{model_id}",
+                "recipe": recipe.as_document(),
+                "environment": environment(threads=threads),
+            },
+            model=model,
+            head=[DenseLayer(kernel=w, bias=b) for w, b in map(_weights, head_layers(network))],
+            card=demo_card(
+                model_id=model_id,
+                recipe=recipe,
+                parameters=parameters,
+                size_bytes=len(model),
+                metrics=metrics,
+                operating_points=points,
+                float_agreement=agreement,
+            ),
+        ),
+        out,
+    )
+    for name in ("accuracy", "quadratic_weighted_kappa", "referable_auc"):
+        _say(f"{name}: {metrics[name]}")
+    _say(f"wrote {out} ({spec.sha256[:12]})")
+
+
+def _network(recipe: Recipe, size_px: int) -> Any:
+    from dr_training.networks import build_network
+
+    return build_network(
+        recipe.network,
+        input_size_px=size_px,
+        alpha=recipe.alpha,
+        dense_units=recipe.dense_units,
+    )
+
+
+def choose_operating_points(
+    logits: NDArray[np.float32], grades: NDArray[np.int64], temperature: float
+) -> list[dict[str, Any]]:
+    """Thresholds on P(grade >= 2) for `high_sensitivity` and `high_specificity`.
+
+    Each is the least demanding threshold that reaches its aim on the data given, moved half
+    way to the next score, so that a rounding error does not decide.
+    """
+    score = evaluate.referable_score(evaluate.softmax(logits, temperature))
+    positive = grades >= REFERABLE_FROM_GRADE
+    sensitive = evaluate.threshold_for_sensitivity(positive, score, HIGH_SENSITIVITY)
+    specific = evaluate.threshold_for_specificity(positive, score, HIGH_SPECIFICITY)
+    rows = (
+        ("high_sensitivity", sensitive, f"sensitivity at least {HIGH_SENSITIVITY:g}"),
+        ("high_specificity", specific, f"specificity at least {HIGH_SPECIFICITY:g}"),
+    )
+    return [
+        {"name": name, "threshold": _halfway(score, threshold), "chosen": f"{aim} on validation"}
+        for name, threshold, aim in rows
+    ]
+
+
+def _halfway(score: NDArray[np.float64], threshold: float) -> float:
+    below = score[score < threshold]
+    return round((threshold + float(below.max())) / 2 if len(below) else threshold, 6)
+
+
+def _head_features(
+    loop: Any, runner: Any, train: Any, recipe: Recipe
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Pooled features of the training photographs, plain and in jittered copies."""
+    columns = []
+    for copy in range(recipe.head.copies):
+        pixels = train.pixels
+        if copy > 0:
+            pixels = loop.jittered(train.pixels, seed=recipe.seed + 10 + copy)
+        columns.append(runner(pixels)[1])
+        _say(f"head: features of copy {copy + 1} of {recipe.head.copies}")
+    return np.concatenate(columns), np.tile(train.grades, recipe.head.copies)
+
+
+def _weights(layer: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    kernel, bias = layer.get_weights()
+    return kernel, bias
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Figures of merit against cases worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dr_training.evaluate import (
+    accuracy,
+    auc,
+    bootstrap,
+    confusion,
+    expected_calibration_error,
+    fit_temperature,
+    grader_metrics,
+    quadratic_weighted_kappa,
+    referable_score,
+    sensitivity,
+    softmax,
+    specificity,
+    threshold_for_sensitivity,
+    threshold_for_specificity,
+)
+
+POSITIVE = np.array([False, False, True, True])
+SCORE = np.array([0.1, 0.4, 0.35, 0.8])
+
+
+def test_softmax_sums_to_one_and_does_not_overflow() -> None:
+    probabilities = softmax(np.array([[1000.0, 1000.0, -1000.0]]))
+    assert probabilities.tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_a_temperature_above_one_softens() -> None:
+    logits = np.array([[2.0, 0.0]])
+    assert softmax(logits, 2.0)[0, 0] == pytest.approx(1 / (1 + math.exp(-1)))
+
+
+def test_the_referable_score_is_the_probability_of_grade_2_or_more() -> None:
+    assert referable_score(np.array([[0.4, 0.3, 0.2, 0.07, 0.03]]))[0] == pytest.approx(0.3)
+
+
+def test_confusion_counts_true_by_predicted() -> None:
+    table = confusion(np.array([0, 0, 4, 2]), np.array([0, 1, 4, 3]))
+    assert table[0, 0] == table[0, 1] == table[4, 4] == table[2, 3] == 1
+    assert table.sum() == 4
+
+
+def test_accuracy() -> None:
+    assert accuracy(np.array([0, 1, 2, 3]), np.array([0, 1, 2, 4])) == 0.75
+
+
+def test_kappa_of_a_case_worked_by_hand() -> None:
+    # Squared distances of the four: 1 + 4 + 0 + 4 = 9. By chance, from the margins (2, 1, 1)
+    # and (1, 2, 1): 2*2*1 + 2*1*4 = 12 for class 0, 1*1*1 + 1*1*1 = 2 for class 1,
+    # 1*1*4 + 1*2*1 = 6 for class 2; 20 / 4 = 5. Kappa = 1 - 9/5.
+    truth, predicted = np.array([0, 0, 1, 2]), np.array([1, 2, 1, 0])
+    assert quadratic_weighted_kappa(truth, predicted, 3) == pytest.approx(-0.8)
+
+
+def test_kappa_limits() -> None:
+    truth = np.array([0, 1, 2, 3, 4])
+    assert quadratic_weighted_kappa(truth, truth) == 1.0
+    assert quadratic_weighted_kappa(truth, truth[::-1]) == pytest.approx(-1.0)
+    assert quadratic_weighted_kappa(truth, np.full(5, 2)) == pytest.approx(0.0)
+    assert math.isnan(quadratic_weighted_kappa(np.zeros(3, int), np.zeros(3, int)))
+
+
+def test_auc_of_a_case_worked_by_hand() -> None:
+    # Pairs (positive above negative): 0.35>0.1, 0.35<0.4, 0.8>0.1, 0.8>0.4: 3 of 4.
+    assert auc(POSITIVE, SCORE) == pytest.approx(0.75)
+
+
+def test_auc_counts_ties_half_and_is_nan_for_one_class() -> None:
+    assert auc(POSITIVE, np.full(4, 0.5)) == pytest.approx(0.5)
+    assert math.isnan(auc(np.array([True, True]), np.array([0.1, 0.2])))
+
+
+def test_sensitivity_and_specificity() -> None:
+    called = SCORE >= 0.38
+    assert sensitivity(POSITIVE, called) == 0.5
+    assert specificity(POSITIVE, called) == 0.5
+    assert math.isnan(sensitivity(np.array([False]), np.array([True])))
+    assert math.isnan(specificity(np.array([True]), np.array([True])))
+
+
+def test_calibration_error_of_a_case_worked_by_hand() -> None:
+    # Two bins of two: mean score 0.25 against frequency 0.5, 0.75 against 1.0.
+    positive = np.array([True, False, True, True])
+    score = np.array([0.2, 0.3, 0.7, 0.8])
+    assert expected_calibration_error(positive, score, bins=2) == pytest.approx(0.25)
+
+
+def test_the_bootstrap_interval_holds_the_value_and_is_repeatable() -> None:
+    rng = np.random.default_rng(1)
+    truth = rng.integers(0, 5, 400)
+    predicted = np.where(rng.random(400) < 0.8, truth, (truth + 1) % 5)
+    one, two = (bootstrap(accuracy, truth, predicted, draws=300, seed=3) for _ in range(2))
+    assert one == two
+    assert one.low < one.value < one.high
+    # Normal approximation: 1.96 * sqrt(p (1 - p) / n) on either side.
+    half = 1.96 * math.sqrt(one.value * (1 - one.value) / 400)
+    assert one.high - one.low == pytest.approx(2 * half, rel=0.2)
+
+
+def test_the_temperature_undoes_overconfidence() -> None:
+    rng = np.random.default_rng(2)
+    logits = rng.normal(0, 1.5, (4000, 5))
+    probabilities = softmax(logits)
+    truth = np.array([rng.choice(5, p=row) for row in probabilities])
+    assert fit_temperature(3 * logits, truth) == pytest.approx(3, rel=0.1)
+
+
+def test_thresholds_reach_their_aims_with_the_least_demand() -> None:
+    positive = np.array([True] * 10 + [False] * 10)
+    score = np.concatenate([np.arange(10) * 0.1 + 0.05, np.arange(10) * 0.05])
+    at_least_90 = threshold_for_sensitivity(positive, score, 0.9)
+    assert sensitivity(positive, score >= at_least_90) == 0.9
+    assert sensitivity(positive, score >= at_least_90 + 1e-9) < 0.9
+    specific_90 = threshold_for_specificity(positive, score, 0.9)
+    assert specificity(positive, score >= specific_90) == 0.9
+    assert specificity(positive, score >= specific_90 - 1e-9) < 0.9
+
+
+def test_thresholds_without_a_class_are_refused() -> None:
+    with pytest.raises(ValueError, match="no referable"):
+        threshold_for_sensitivity(np.array([False]), np.array([0.1]), 0.9)
+    with pytest.raises(ValueError, match="every photograph is referable"):
+        threshold_for_specificity(np.array([True]), np.array([0.1]), 0.9)
+
+
+def test_grader_metrics_of_a_perfect_grader() -> None:
+    truth = np.arange(50) % 5
+    logits = np.full((50, 5), -8.0)
+    logits[np.arange(50), truth] = 8.0
+    metrics = grader_metrics(logits, truth, temperature=1.0, thresholds={"one": 0.5})
+    perfect = {"value": 1.0, "low": 1.0, "high": 1.0}
+    for name in ("accuracy", "quadratic_weighted_kappa", "referable_auc"):
+        assert metrics[name] == perfect
+    assert metrics["operating_points"] == {"one": {"sensitivity": perfect, "specificity": perfect}}
+    assert metrics["photographs"] == 50
