@@ -10,7 +10,7 @@ tree is killed. Events go to standard output, one JSON object a line:
 """
 
 # pathlib would be a tenth of the start.
-# ruff: noqa: PTH100, PTH110, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH118, PTH120, PTH123
 import ctypes
 import json
 import os

@@ -113,7 +113,7 @@ class EndpointPool:
         return container
 
     def _give_back(self, container: Container) -> None:
-        if container.busy:
+        if container.busy or container not in self._all:
             return
         if self._retired or not container.is_running:
             self._end(container)

@@ -251,6 +251,10 @@ def _start(
             process.wait()
         _stop(state_dir)
         raise
+    for process in started:
+        # From here on the state file stands for the servers, in this program or another one;
+        # without a return code the handle would complain that they still run.
+        process.returncode = 0
     return local
 
 

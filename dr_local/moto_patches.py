@@ -7,7 +7,7 @@ difference, so that a newer moto which has caught up shows itself.
 |---|---|---|
 | drops `EndpointName` and invents one | uses it, refuses a taken one | `_create_endpoint` |
 | updates an endpoint by delete and create | keeps endpoint and ARN | `_update_endpoint` |
-| knows instance types up to about 2020 | knows those of its own service model | `_validate_instance_type` |
+| knows instance types up to 2020 | knows those of its service model | `_validate_instance_type` |
 | a replaced model leaves its config alone | replaces what refers to it | `_updating_in_order` |
 | deletes before it makes | makes, switches, then cleans up | `_updating_in_order` |
 | a resource that returns is the deleted one | makes it anew | `_updating_in_order` |

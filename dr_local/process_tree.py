@@ -10,7 +10,7 @@ must never end a stranger's process.
     True
 """
 
-# ruff: noqa: PTH100, PTH110, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH110, PTH123, PTH208
 import contextlib
 import os
 import signal
