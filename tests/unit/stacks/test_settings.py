@@ -1,5 +1,7 @@
 """The app's context: read once, checked, and refused in a sentence."""
 
+from typing import Any
+
 import pytest
 
 from stacks.settings import Settings
@@ -20,7 +22,7 @@ def settings_of(environ: dict[str, str] | None = None, **context: object) -> Set
         ({"retain": "1"}, "context retain must be one of true, false; got '1'"),
     ],
 )
-def test_an_unknown_value_is_refused(context: dict[str, str], words: str) -> None:
+def test_an_unknown_value_is_refused(context: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         settings_of(**context)
 
