@@ -7,15 +7,16 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-# Wide enough for the tables when the output is a file or a pipe, which have no width.
-_WIDTH_WITHOUT_TERMINAL = 110
+# Wide enough for the tables: the width of files and pipes, and the most that is easy to read.
+_WIDTH = 110
 
 
 def make_console() -> Console:
     """Console on stdout; without colours and with a fixed width when it is no terminal."""
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    return Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+        console = Console(highlight=False)
+        return Console(highlight=False, width=min(console.width, _WIDTH))
+    return Console(highlight=False, width=_WIDTH)
 
 
 class Steps:

@@ -81,7 +81,10 @@ def _aws(error: BaseException, names: set[str]) -> str:
             "AWS with `dr local up`"
         )
     if "NoRegionError" in short:
-        return "no AWS region is set; set AWS_REGION, for example AWS_REGION=us-east-1"
+        return (
+            "no local AWS runs from this folder and no AWS region is set; start one with "
+            "`dr local up`, or set AWS_REGION, for example AWS_REGION=us-east-1"
+        )
     if short & {"EndpointConnectionError", "ConnectTimeoutError"}:
         return f"AWS cannot be reached: {_one_line(str(error))}"
     return f"AWS refused: {_one_line(str(error))}"

@@ -99,12 +99,12 @@ class Target(Protocol):
 
 
 def content_type_of(data: bytes) -> str:
-    """Media type by the first bytes; opaque when neither JPEG nor PNG."""
+    """Media type by the first bytes; `application/x-image` (to be sniffed) for others."""
     if data.startswith(b"\xff\xd8\xff"):
         return MEDIA_JPEG
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return MEDIA_PNG
-    return "application/octet-stream"
+    return "application/x-image"
 
 
 class SageMakerTarget:
