@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.json import JSONSnapshotExtension
-from syrupy.location import PyTestLocation
-from syrupy.types import SnapshotIndex
 
 from stacks.matrix import MATRIX
 from tests.constructs_fixtures import matrix_templates
@@ -32,14 +30,6 @@ _MASKS = (
 )
 
 
-class OneFileARow(JSONSnapshotExtension):
-    """`__snapshots__/test_templates/<stack id>.json`, a name without brackets."""
-
-    @classmethod
-    def get_snapshot_name(cls, *, test_location: PyTestLocation, index: SnapshotIndex = 0) -> str:
-        return str(index)
-
-
 def masked(template: dict[str, Any]) -> Any:
     text = json.dumps(template)
     for pattern, replacement in _MASKS:
@@ -49,7 +39,8 @@ def masked(template: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("name", ["dr-shared", *(row.stack_id for row in MATRIX)])
 def test_template(name: str, snapshot: SnapshotAssertion) -> None:
-    assert masked(matrix_templates()[name]) == snapshot(name=name, extension_class=OneFileARow)
+    one_file_a_row = snapshot.use_extension(JSONSnapshotExtension)
+    assert masked(matrix_templates()[name]) == one_file_a_row
 
 
 def test_masks_hide_digests_and_nothing_else() -> None:
