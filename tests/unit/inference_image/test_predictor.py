@@ -214,7 +214,7 @@ def test_a_folder_without_a_package_says_what_it_holds(tmp_path: Path) -> None:
     with pytest.raises(ModelPackageError, match="the folder does not exist"):
         Predictor.load(tmp_path / "absent", threads=1)
     (tmp_path / "model.tflite").write_bytes(b"TFL3")
-    with pytest.raises(ModelPackageError, match="it holds model.tflite"):
+    with pytest.raises(ModelPackageError, match=r"it holds model\.tflite"):
         Predictor.load(tmp_path, threads=1)
 
 

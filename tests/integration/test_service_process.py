@@ -1,0 +1,301 @@
+"""A real `serve`: how it starts, stops, fails, and survives the death of a worker."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_image import serve
+from tests.service_harness import (
+    REPOSITORY,
+    TINY_MODEL,
+    Served,
+    copy_package,
+    drawn_jpeg,
+    running,
+    stop,
+    wait_until,
+)
+
+JPEG = {"Content-Type": "image/jpeg"}
+NOBODY = 65534
+
+
+def invoke(served: Served) -> Any:
+    return served.request("POST", "/invocations", drawn_jpeg(), JPEG)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_it_listens_on_the_platforms_port_and_says_how_long_each_phase_took() -> None:
+    port = free_port()
+    with running(Served(TINY_MODEL, environment={"SAGEMAKER_BIND_TO_PORT": str(port)})) as served:
+        assert served.connect().port == port
+        answer = invoke(served).json()
+        wait_until(lambda: served.event("ready"))
+        ready = served.event("ready")
+    assert ready is not None
+    assert answer["container"]["started_to_ready_ms"] == ready["started_to_ready_ms"]
+    phases = ready["imports_ms"] + ready["model_load_ms"] + ready["warm_up_ms"]
+    assert 0 < phases <= ready["started_to_ready_ms"]
+    assert ready["resident_mib"] > 10
+    assert answer["container"]["requests_before"] == 0
+    assert {event["start_id"] for event in served.events} == {answer["container"]["start_id"]}
+    with running(Served(TINY_MODEL)) as fresh:
+        container = invoke(fresh).json()["container"]
+    assert container["start_id"] != answer["container"]["start_id"]
+    assert container["requests_before"] == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sigterm_lets_the_request_in_flight_finish(workers: str) -> None:
+    environment = {"MODEL_SERVER_WORKERS": workers}
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        body = drawn_jpeg()
+        connection = served.connect()
+        connection.putrequest("POST", "/invocations")
+        connection.putheader("Content-Type", "image/jpeg")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders()
+        connection.send(body[:1000])
+        time.sleep(0.3)
+        stop(served)
+        time.sleep(0.5)
+        assert served.process.poll() is None
+        connection.send(body[1000:])
+        response = connection.getresponse()
+        assert response.status == 200
+        assert json.loads(response.read())["model"]["id"] == "tiny-test"
+        connection.close()
+        assert served.end() == 0
+        assert served.sentences() == []
+
+
+def test_sigterm_while_it_starts_is_a_quick_and_quiet_end() -> None:
+    with Served(TINY_MODEL) as served:
+        wait_until(lambda: served.event("listening"))
+        stop(served)
+        assert served.end(timeout_s=20) == 0
+        assert served.sentences() == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "breakage", "fragment"),
+    [
+        ("1", "absent", "no model.json, so there is no model package in it"),
+        ("1", "truncated", "the package is damaged"),
+        ("2", "truncated", "the package is damaged"),
+    ],
+)
+def test_a_model_that_cannot_be_served_ends_the_process(
+    tmp_path: Path, workers: str, breakage: str, fragment: str
+) -> None:
+    package = tmp_path / "package"
+    if breakage == "truncated":
+        copy_package(package)
+        model = package / "model.tflite"
+        model.write_bytes(model.read_bytes()[:-100])
+    statuses = Counter[int]()
+    with Served(package, environment={"MODEL_SERVER_WORKERS": workers}) as served:
+        while served.process.poll() is None:
+            with contextlib.suppress(OSError, AssertionError):
+                statuses[served.request("GET", "/ping").status] += 1
+        assert served.end() == serve.EXIT_MODEL
+        sentences = set(served.sentences())
+    assert statuses[200] == 0
+    assert len(sentences) == 1
+    assert fragment in sentences.pop()
+
+
+def refused(environment: dict[str, str], *arguments: str) -> tuple[int, str]:
+    """Exit code and standard error of a `serve` that should not start."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "inference_image.serve", *arguments],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return ended.returncode, ended.stderr
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, error = refused({"DR_BIND_HOST": "127.0.0.1", "SAGEMAKER_BIND_TO_PORT": port})
+    assert code == serve.EXIT_SETTINGS
+    assert error.count("\n") == 1
+    assert f"127.0.0.1:{port}" in error
+    assert "SAGEMAKER_BIND_TO_PORT" in error
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "fragment"),
+    [
+        ({"MODEL_SERVER_WORKERS": "none"}, (), "MODEL_SERVER_WORKERS must be a whole number"),
+        ({"DR_BIND_HOST": "192.0.2.1"}, (), "cannot listen on 192.0.2.1"),
+        ({}, ("train",), "the only command is 'serve'; got 'train'"),
+    ],
+)
+def test_what_cannot_start_is_one_sentence(
+    environment: dict[str, str], arguments: tuple[str, ...], fragment: str
+) -> None:
+    code, error = refused(environment, *arguments)
+    assert code == serve.EXIT_SETTINGS
+    assert error.count("\n") == 1
+    assert fragment in error
+
+
+def test_two_workers_share_the_port_and_one_count() -> None:
+    environment = {"MODEL_SERVER_WORKERS": "2", "DR_SERVING_MODE": "realtime"}
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        counts = [invoke(served).json()["container"]["requests_before"] for _ in range(12)]
+        assert counts == list(range(12))
+        assert len(children(served)) == 2
+
+
+def children(served: Served) -> list[int]:
+    text = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text(
+        encoding="ascii"
+    )
+    return [int(pid) for pid in text.split()]
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split(") ")[1][0] != "Z"
+    return False
+
+
+def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
+    environment = {"MODEL_SERVER_WORKERS": "2"}
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        before = children(served)
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(lambda: len(set(children(served)) - set(before)) == 1)
+        wait_until(lambda: sum(event["event"] == "ready" for event in served.events) == 3)
+        assert {invoke(served).status for _ in range(6)} == {200}
+        assert before[1] in children(served)
+        died = served.event("worker_died")
+        assert died is not None
+        assert died["exit_code"] == -signal.SIGKILL
+        stop(served)
+        assert served.end() == 0
+
+
+def test_workers_do_not_outlive_a_killed_supervisor() -> None:
+    environment = {"MODEL_SERVER_WORKERS": "2"}
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        workers = children(served)
+        served.process.kill()
+        wait_until(lambda: not any(alive(pid) for pid in workers), within_s=20)
+
+
+def test_ping_is_quick_while_every_worker_is_busy() -> None:
+    with running(Served(TINY_MODEL)) as served:
+        finish = time.monotonic() + 2.0
+        statuses = Counter[int]()
+
+        def load() -> None:
+            while time.monotonic() < finish:
+                statuses[invoke(served).status] += 1
+
+        callers = [threading.Thread(target=load) for _ in range(16)]
+        for caller in callers:
+            caller.start()
+        slowest = 0.0
+        while time.monotonic() < finish:
+            begun = time.perf_counter()
+            assert served.request("GET", "/ping").status == 200
+            slowest = max(slowest, time.perf_counter() - begun)
+        for caller in callers:
+            caller.join()
+    assert set(statuses) == {200}
+    assert slowest < 2.0
+
+
+@contextlib.contextmanager
+def open_copy() -> Iterator[Path]:
+    """The service and a model where every user may read them, in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="dr-serve-"))
+    try:
+        shutil.copytree(
+            REPOSITORY / "inference_image",
+            folder / "inference_image",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+        shutil.copytree(TINY_MODEL, folder / "model")
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def as_another_user() -> tuple[str, ...]:
+    """A command prefix that drops root for a user who owns nothing; empty for non-root."""
+    if os.geteuid() != 0:
+        return ()
+    plain = (
+        "setpriv",
+        f"--reuid={NOBODY}",
+        f"--regid={NOBODY}",
+        "--clear-groups",
+        "--no-new-privs",
+    )
+    probe = subprocess.run(
+        [*plain, sys.executable, "-c", "import numpy"], capture_output=True, check=False, cwd="/"
+    )
+    if probe.returncode == 0:
+        return plain
+    # The checkout lies under a private home: let the user read there, and still write nowhere.
+    reading = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    return (*plain, *reading)
+
+
+def test_it_runs_as_a_user_who_can_write_only_to_tmp() -> None:
+    with open_copy() as folder:
+        environment = {"PYTHONPATH": str(folder), "HOME": "/nonexistent"}
+        served = Served(folder / "model", environment=environment, prefix=as_another_user())
+        with running(served):
+            status = Path(f"/proc/{served.process.pid}/status").read_text(encoding="ascii")
+            user = next(line for line in status.splitlines() if line.startswith("Uid:"))
+            assert int(user.split()[2]) != 0
+            assert invoke(served).status == 200
+            stop(served)
+            assert served.end() == 0
+
+
+def test_the_script_on_the_path_serves() -> None:
+    script = REPOSITORY / "inference_image" / "bin" / "serve"
+    assert script.stat().st_mode & 0o111 == 0o111
+    ended = subprocess.run(
+        [sys.executable, str(script), "unknown"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == serve.EXIT_SETTINGS
+    assert "the only command is 'serve'" in ended.stderr
