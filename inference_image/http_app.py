@@ -8,20 +8,18 @@ in that thread after the server has begun to listen: until then everything is 50
 """
 
 import asyncio
-import contextlib
 import json
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from fastapi import FastAPI, Request
-from fastapi.responses import Response
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from inference_image.contract import (
     CUSTOM_ATTRIBUTES_HEADER,
@@ -111,7 +109,7 @@ def create_app(
     load: Callable[[], Predictor] | None = None,
     on_ready: Callable[[dict[str, float]], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
-) -> FastAPI:
+) -> "Application":
     """The ASGI application.
 
     Args:
@@ -122,55 +120,69 @@ def create_app(
         on_ready: called with `model_load_ms`, `warm_up_ms` and `started_to_ready_ms`.
         on_failure: called with one sentence where the model cannot be served.
     """
-    service = _Service(
-        settings=settings,
-        log=log or JsonLog(level=settings.log_level),
-        start=start or ContainerStart.now(),
-        load=load or (lambda: _load(settings)),
-        on_ready=on_ready or (lambda _: None),
-        on_failure=on_failure or (lambda _: None),
-    )
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.get_running_loop().run_in_executor(service.executor, service.prepare)
-        try:
-            yield
-        finally:
-            await loading
-            service.executor.shutdown(wait=True)
-
-    app = FastAPI(
-        title="Diabetic retinopathy inference",
-        version="1",
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-    )
-
-    @app.get(PING_PATH, summary="200 once a warm-up prediction has succeeded, else 503")
-    async def ping() -> Response:
-        return service.ping()
-
-    @app.post(INVOCATIONS_PATH, summary="Grade one fundus photograph")
-    async def invocations(request: Request) -> Response:
-        return await service.invoke(request)
-
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        detail = f"There is no {request.method} {request.url.path[:100]} here; the service has "
-        return problem(
-            error.status_code,
-            f"{detail}GET {PING_PATH} and POST {INVOCATIONS_PATH}.",
-            headers=dict(error.headers or {}),
+    return Application(
+        _Service(
+            settings=settings,
+            log=log or JsonLog(level=settings.log_level),
+            start=start or ContainerStart.now(),
+            load=load or (lambda: _load(settings)),
+            on_ready=on_ready or (lambda _: None),
+            on_failure=on_failure or (lambda _: None),
         )
+    )
 
-    @app.exception_handler(Exception)
-    async def fault(_: Request, error: Exception) -> Response:
-        service.log.error("fault", kind=type(error).__name__)
-        return problem(500, "The service failed on this request; its log names the fault.")
 
-    return app
+class Application:
+    """Sends the platform's two routes to the service, everything else to a FastAPI app.
+
+    Importing FastAPI takes as long as all the rest of a cold start, and the platform never
+    asks for anything but these two routes; so it is imported for the first request that needs
+    it: the OpenAPI document, and what does not exist.
+    """
+
+    def __init__(self, service: "_Service") -> None:
+        self._service = service
+        self._documented: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._service.routes.get((scope["method"], scope["path"]))
+        try:
+            if answer is None:
+                await self._documents()(scope, receive, send)
+                return
+            response = await answer(Request(scope, receive))
+        except Exception as error:  # noqa: BLE001
+            # The last resort: one request fails, says so, and the worker goes on.
+            self._service.log.error("fault", kind=type(error).__name__)
+            response = problem(500, "The service failed on this request; see its log.")
+        await response(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Load the model behind the listening socket; wait for the worker thread at the end."""
+        await receive()
+        service = self._service
+        loading = asyncio.get_running_loop().run_in_executor(service.executor, service.prepare)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await loading
+        service.executor.shutdown(wait=True)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _documents(self) -> ASGIApp:
+        if self._documented is None:
+            from inference_image.openapi import documented_app
+
+            self._documented = documented_app(
+                ping=self._service.ping, invocations=self._service.invoke, problem=problem
+            )
+        return self._documented
 
 
 def problem(
@@ -244,6 +256,10 @@ class _Service:
         self._typical_s = 0.05
         # Base64 needs 4 bytes for 3, and JSON some around it.
         self._body_limit = settings.max_image_bytes * 4 // 3 + 65_536
+        self.routes: dict[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
+            ("GET", PING_PATH): self.ping,
+            ("POST", INVOCATIONS_PATH): self.invoke,
+        }
 
     def prepare(self) -> None:
         """Load the model and predict once; runs in the worker thread."""
@@ -275,7 +291,8 @@ class _Service:
         self._ready = _Readiness(failure=sentence)
         self._on_failure(sentence)
 
-    def ping(self) -> Response:
+    async def ping(self, _: Request) -> Response:
+        """Answer `GET /ping`."""
         if self._ready.predictor is None:
             return self._not_ready()
         return Response(content='{"status": "ready"}', media_type=MEDIA_JSON)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from inference_image.contract import ACCEPTED_CONTENT_TYPES, PROBLEM_TITLES
 from inference_image.decoding import Limits
 from inference_image.http_app import create_app
 from inference_image.log import JsonLog
@@ -212,7 +213,30 @@ def test_one_line_per_request_with_timings_and_nothing_about_the_patient() -> No
     assert all(len(json.dumps(event)) < 1000 for event in events)
 
 
-def test_the_document_of_the_api_names_both_routes() -> None:
+def test_the_document_of_the_api_names_routes_types_and_refusals() -> None:
     with service(loader(Engine())) as (transport, _, _):
         paths = transport.request("GET", "/openapi.json").json()["paths"]
+        answer = send(transport).json()
     assert set(paths) == {"/ping", "/invocations"}
+    operation = paths["/invocations"]["post"]
+    assert set(operation["requestBody"]["content"]) == set(ACCEPTED_CONTENT_TYPES)
+    assert {int(status) for status in operation["responses"]} == {200, *PROBLEM_TITLES}
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    assert set(schema["required"]) == set(answer)
+    assert set(schema["properties"]["referable"]["required"]) == set(answer["referable"])
+
+
+def test_a_fault_of_the_service_is_a_500_problem_and_a_line_in_the_log() -> None:
+    class Broken(Engine):
+        def predict(self, pixels: Any, *, with_features: bool = False) -> Outputs:
+            if self.calls:
+                raise RuntimeError("the engine is gone")
+            return super().predict(pixels, with_features=with_features)
+
+    with service(loader(Broken())) as (transport, events, _):
+        reply = send(transport)
+        assert reply.status == 500
+        assert reply.headers["content-type"] == "application/problem+json"
+        assert "gone" not in reply.body.decode()
+        assert transport.request("GET", "/ping").status == 200
+    assert [e["kind"] for e in events if e["event"] == "fault"] == ["RuntimeError"]
