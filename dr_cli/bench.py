@@ -74,7 +74,9 @@ def bench_warm(
     results = run_with_progress(
         plan, subject.targets, out=out, facts_of=subject.facts_of, console=console
     )
-    console.print(results_table(results.rows, requests_per_hour=requests_per_hour))
+    console.print(
+        results_table(results.rows, requests_per_hour=requests_per_hour, busy=results.busy)
+    )
     console.print(f"\nCSV   {results.csv}\npage  {results.report}", soft_wrap=True)
     if not any(row.round_trip for row in results.rows):
         raise CommandError(f"no request was answered; the reasons are in {results.records}")

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from dr_cli.errors import CommandError
 
 CDK: Final = Path("node_modules/.bin/cdk")
 DOCKER_TIMEOUT_S: Final = 5
-_TAIL: Final = 300
+_TAIL: Final = 600
 
 
 def require_checkout() -> None:
@@ -28,23 +28,29 @@ def require_checkout() -> None:
         raise CommandError(f"{CDK} is missing; set the checkout up with: make setup")
 
 
-def synthesize(output: Path, *, context: Sequence[str], log: Path) -> int:
+def synthesize(
+    output: Path, *, context: Mapping[str, str], environment: Mapping[str, str], log: Path
+) -> int:
     """Synthesize every stack of the matrix into `output`; returns how many there are.
+
+    Args:
+        context: context keys of the app (`-c key=value`).
+        environment: account and region that the stacks are for.
 
     Raises:
         CommandError: the CLI failed; with its last line, and where the rest is.
     """
-    arguments = [str(CDK.resolve()), "synth", "--all", "--quiet", "--output", str(output)]
-    for item in context:
-        arguments += ["--context", item]
-    run_logged(arguments, log=log, what="cdk synth")
+    arguments = [str(CDK.resolve()), "synth", "--quiet", "--output", str(output)]
+    for key, value in context.items():
+        arguments += ["--context", f"{key}={value}"]
+    run_logged(arguments, log=log, what="cdk synth", environment=environment)
     manifest = json.loads((output / "manifest.json").read_text("utf-8"))
     stacks = [a for a in manifest["artifacts"].values() if a["type"] == "aws:cloudformation:stack"]
     return len(stacks)
 
 
 def run_logged(
-    arguments: Sequence[str], *, log: Path, what: str, environment: dict[str, str] | None = None
+    arguments: Sequence[str], *, log: Path, what: str, environment: Mapping[str, str] | None = None
 ) -> None:
     """Run a program with its output in `log`; it never outlives this call.
 
@@ -56,7 +62,7 @@ def run_logged(
         try:
             process = subprocess.Popen(
                 arguments,
-                env=_environment() | (environment or {}),
+                env=_environment() | dict(environment or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -85,10 +91,12 @@ def stop_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_words(log: Path) -> str:
-    """The last line of a log that says something."""
+    """What a log says about a failure: the app's own sentence, or else its last line."""
     lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()]
-    said = [line for line in lines if line and not line.startswith(("Subprocess", "at "))]
-    return said[-1][:_TAIL] if said else "it said nothing"
+    said = [line for line in lines if line and "Subprocess exited" not in line]
+    own = [number for number, line in enumerate(said) if line.startswith("app.py:")]
+    words = " ".join(said[own[-1] :] if own else said[-1:])
+    return words[:_TAIL] or "it said nothing"
 
 
 def docker_version() -> str | None:
@@ -128,12 +136,18 @@ def build_image(*, tag: str, log: Path) -> int:
 
 
 def _environment() -> dict[str, str]:
+    # Keys, profiles and regions of the person stay out: the CLI would ask AWS who they are.
+    inherited = {n: v for n, v in os.environ.items() if not n.startswith(("AWS_", "CDK_"))}
     # The environment's own Node comes first on PATH, as the Makefile has it, and the app runs
     # with the Python that runs this.
-    bin_folder = str(Path(sys.executable).parent)
-    return os.environ | {
-        "PATH": os.pathsep.join([bin_folder, str(CDK.parent.resolve()), os.environ["PATH"]]),
+    path = [str(Path(sys.executable).parent), str(CDK.parent.resolve()), os.environ["PATH"]]
+    return inherited | {
+        "PATH": os.pathsep.join(path),
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
         "CDK_DISABLE_VERSION_CHECK": "1",
+        "CDK_DISABLE_CLI_TELEMETRY": "true",
         # The WASM validator takes 9 to 18 s at its first use; the test suite runs it.
         "CDK_VALIDATION": "false",
         "CI": "1",

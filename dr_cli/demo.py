@@ -31,6 +31,8 @@ from dr_experiments.analysis import DEFAULT_REQUESTS_PER_HOUR
 from dr_experiments.client import Client, Measurement
 from dr_experiments.targets import Payload, SageMakerTarget, describe_endpoint
 from dr_local import lifecycle
+from dr_local.clients import REGION
+from dr_local.deployments import account_id
 from inference_image.contract import GRADE_LABELS
 from inference_image.model_spec import ModelSpec, load_model_spec, verify_files
 from stacks.matrix import MATRIX, Deployment, Mode, staged
@@ -73,12 +75,17 @@ def run_demo(*, photograph: Path | None, out: Path, requests: int, interval_s: f
     )
     steps.say("On this machine only: no AWS account, nothing is sent anywhere.", style="dim")
 
-    with _stopping(steps):
+    with (
+        _stopping(steps),
+        tempfile.TemporaryDirectory(prefix="dr-demo-") as folder,
+    ):
+        assembly = Path(folder) / "cdk.out"
         steps.heading("Synthesize every stack of the deployment matrix")
-        image_note = _synthesize(steps, logs)
+        _synthesize(steps, assembly, logs)
+        image_note = _image(steps, logs)
         steps.heading("Deploy to a local AWS with the CDK CLI")
         with _local_aws(steps, out) as local:
-            rows = _deploy(steps, local, spec)
+            rows = _deploy(steps, local, spec, assembly)
             steps.heading("Grade photographs through the sagemaker-runtime client of boto3")
             _grade(steps, local, photographs, absent, spec)
             steps.heading(f"Measure: {requests} warm requests to each endpoint")
@@ -128,14 +135,24 @@ def _photographs(given: Path | None) -> tuple[list[_Photograph], str | None]:
     return [drawn, _Photograph(title=title, payload=read_photograph(path), known_grade=None)], None
 
 
-def _synthesize(steps: Steps, logs: Path) -> str:
-    """Synthesize, build the image where Docker is; returns what is said about the image."""
-    with (
-        tempfile.TemporaryDirectory(prefix="dr-demo-synth-") as folder,
-        steps.step("cdk synth --all") as rename,
-    ):
-        count = synthesize(Path(folder), context=["image=source-digest"], log=logs / "synth.log")
+def _synthesize(steps: Steps, assembly: Path, logs: Path) -> None:
+    """Synthesize once, for the local AWS: what is deployed below are these very templates."""
+    with steps.step("cdk synth") as rename:
+        count = synthesize(
+            assembly,
+            context=local_aws.CONTEXT,
+            environment={
+                "CDK_DEFAULT_ACCOUNT": account_id(),
+                "CDK_DEFAULT_REGION": REGION,
+                "AWS_REGION": REGION,
+            },
+            log=logs / "cdk-synth.log",
+        )
         rename(f"Synthesized {count} stacks ({len(MATRIX)} deployments and what they share)")
+
+
+def _image(steps: Steps, logs: Path) -> str:
+    """Build the image where Docker is; returns what is said about it."""
     version = docker_version()
     if version is None:
         note = (
@@ -165,27 +182,32 @@ def _synthesize(steps: Steps, logs: Path) -> str:
 def _local_aws(steps: Steps, out: Path) -> Iterator[RunningLocalAws]:
     """A local AWS of the demo's own, apart from one that `dr local up` has started."""
     state_dir = out / "local-aws"
+    succeeded = False
     try:
         with steps.step("Starting the local AWS"):
             local = lifecycle.up(state_dir=state_dir, die_with_parent=True)
         steps.say(f"control plane {local.endpoint_url}, SageMaker runtime {local.runtime_url}")
         yield RunningLocalAws(local)
+        succeeded = True
     finally:
         with _uninterrupted(), steps.step("Stopping the local AWS and its containers"):
-            lifecycle.down(state_dir=state_dir)
+            # The logs say why, when something went wrong.
+            lifecycle.down(state_dir=state_dir, keep_logs=not succeeded)
 
 
-def _deploy(steps: Steps, local: RunningLocalAws, spec: ModelSpec) -> list[Deployment]:
+def _deploy(
+    steps: Steps, local: RunningLocalAws, spec: ModelSpec, assembly: Path
+) -> list[Deployment]:
     with steps.step("cdk bootstrap"):
         local_aws.bootstrap(local.local)
     shared = staged("shared", None)
     with steps.step(f"cdk deploy {shared}"):
-        bucket = local_aws.deploy_shared(local.local, shared)
+        bucket = local_aws.deploy_shared(local.local, shared, assembly=assembly)
     with steps.step("Pushing the model package") as rename:
         key = local_aws.push(local.local, MODEL_ROOT / spec.id, bucket=bucket)
         rename(f"Pushed the model package: {key}")
     with steps.step(f"cdk deploy {SERVERLESS} {REALTIME}"):
-        local_aws.deploy_stacks(local.local, [SERVERLESS, REALTIME])
+        local_aws.deploy_stacks(local.local, [SERVERLESS, REALTIME], assembly=assembly)
     others = [
         row
         for row in MATRIX
@@ -193,7 +215,7 @@ def _deploy(steps: Steps, local: RunningLocalAws, spec: ModelSpec) -> list[Deplo
     ]
     sizes = ", ".join(str(row.memory_mib) for row in others)
     with steps.step(f"cdk deploy, the other memory sizes of MobileNet: {sizes} MB"):
-        local_aws.deploy_stacks(local.local, [row.stack_id for row in others])
+        local_aws.deploy_stacks(local.local, [row.stack_id for row in others], assembly=assembly)
     chosen = {SERVERLESS, REALTIME, *(row.stack_id for row in others)}
     return [row for row in MATRIX if row.stack_id in chosen]
 
@@ -265,7 +287,9 @@ def _measure(
         plan, targets, out=out, facts_of=local.container_facts, console=steps.console
     )
     steps.console.print()
-    steps.console.print(results_table(results.rows, requests_per_hour=plan.requests_per_hour))
+    steps.console.print(
+        results_table(results.rows, requests_per_hour=plan.requests_per_hour, busy=results.busy)
+    )
     silent = [row.target.name for row in results.rows if row.round_trip is None]
     if silent:
         raise CommandError(

@@ -12,7 +12,7 @@ from typing import Final
 from dr_experiments.analysis import ConfigurationAnalysis, ContainerFacts, analyse
 from dr_experiments.client import Client, Measurement
 from dr_experiments.pricing import PriceTable
-from dr_experiments.provenance import Provenance, git_commit, machine, new_run_id
+from dr_experiments.provenance import Provenance, git_commit, machine, machine_busy, new_run_id
 from dr_experiments.records import (
     RequestRecord,
     RunContext,
@@ -58,6 +58,7 @@ class Results:
     """Analysed rows, and where the files are."""
 
     rows: tuple[ConfigurationAnalysis, ...]
+    busy: str | None
     csv: Path
     records: Path
     report: Path
@@ -80,6 +81,7 @@ def run_warm(
     context = RunContext(
         run_id=new_run_id(created_at), git_commit=git_commit(Path.cwd()), seed=plan.seed
     )
+    busy = machine_busy()
     records: list[RequestRecord] = []
     rows: list[ConfigurationAnalysis] = []
     study_folder = out / STUDY_FOLDER
@@ -119,6 +121,7 @@ def run_warm(
         image_note=plan.image_note,
         region_of_prices=plan.region,
         local=plan.local,
+        busy=busy,
         assumptions=plan.assumptions,
         seed=plan.seed,
     )
@@ -138,6 +141,7 @@ def run_warm(
     )
     return Results(
         rows=tuple(rows),
+        busy=busy,
         csv=out / CSV_FILE,
         records=out / RECORDS_FILE,
         report=out / REPORT_FILE,

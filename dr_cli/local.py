@@ -184,20 +184,39 @@ def bootstrap(local: lifecycle.LocalAws) -> None:
     cdk_cli.bootstrap(local)
 
 
-def deploy_shared(local: lifecycle.LocalAws, stack: str) -> str:
+def deploy_shared(local: lifecycle.LocalAws, stack: str, *, assembly: Path | None = None) -> str:
     """Deploy the shared stack; returns the name of its model bucket."""
     from dr_cli.models import BUCKET_OUTPUT
+
+    deploy_stacks(local, [stack], assembly=assembly)
+    found = local.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in found["Outputs"]}
+    return str(outputs[BUCKET_OUTPUT])
+
+
+def deploy_stacks(
+    local: lifecycle.LocalAws, stacks: Sequence[str], *, assembly: Path | None = None
+) -> None:
+    """Deploy stacks in one run of the CDK CLI.
+
+    Args:
+        assembly: a folder that `cdk synth` has written for the local AWS; without one the app
+            is synthesized again.
+    """
     from dr_local import cdk_cli
 
-    outputs = cdk_cli.deploy(local, [stack], context=CONTEXT).outputs
-    return str(outputs[stack][BUCKET_OUTPUT])
-
-
-def deploy_stacks(local: lifecycle.LocalAws, stacks: Sequence[str]) -> None:
-    """Deploy endpoint stacks in one run of the CDK CLI."""
-    from dr_local import cdk_cli
-
-    cdk_cli.deploy(local, stacks, context=CONTEXT)
+    if assembly is None:
+        cdk_cli.deploy(local, stacks, context=CONTEXT)
+        return
+    cdk_cli.run_cdk(
+        local,
+        [
+            *("deploy", *stacks, "--app", str(assembly)),
+            # Change sets lose the outputs on moto, and a second deployment fails.
+            *("--method", "direct", "--require-approval", "never"),
+        ],
+        name=f"deploy-{stacks[0]}",
+    )
 
 
 def push(local: lifecycle.LocalAws, folder: Path, *, bucket: str) -> str:

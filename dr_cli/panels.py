@@ -62,8 +62,13 @@ def prediction_panel(
     return Panel(grid, title=title, title_align="left", border_style=_border(answer))
 
 
-def results_table(rows: Sequence[ConfigurationAnalysis], *, requests_per_hour: float) -> Group:
-    """Latency statistics (ms) and estimated cost per 1,000, one row per deployment."""
+def results_table(
+    rows: Sequence[ConfigurationAnalysis], *, requests_per_hour: float, busy: str | None = None
+) -> Group:
+    """Latency statistics (ms) and estimated cost per 1,000, one row per deployment.
+
+    `busy` is a warning about the machine, see `dr_experiments.provenance.machine_busy`.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
     for name in ("deployment", "n", "fail", "mean", "sd", "p50", "p95", "p99", "USD/1,000"):
         table.add_column(name, justify="left" if name == "deployment" else "right", no_wrap=True)
@@ -88,7 +93,11 @@ def results_table(rows: Sequence[ConfigurationAnalysis], *, requests_per_hour: f
             cost,
             style="dim" if mark else "",
         )
-    return Group(table, Text("\n".join(_footnotes(rows, requests_per_hour)), style="dim"))
+    return Group(
+        table,
+        Text("\n".join(_footnotes(rows, requests_per_hour)), style="dim"),
+        *([Text(busy, style="yellow")] if busy else []),
+    )
 
 
 def _footnotes(rows: Sequence[ConfigurationAnalysis], requests_per_hour: float) -> list[str]:

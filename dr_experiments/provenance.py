@@ -11,7 +11,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Everything a reader needs to judge or repeat a run; a None means it is not known."""
+    """Everything a reader needs to judge or repeat a run; a None means it is not known.
+
+    `busy` is a sentence when other programs used the machine as the run began, see
+    `machine_busy`.
+    """
 
     run_id: str
     created_at: datetime
@@ -23,6 +27,7 @@ class Provenance:
     image_note: str
     region_of_prices: str
     local: bool
+    busy: str | None = None
     assumptions: tuple[str, ...] = ()
     seed: int | None = None
 
@@ -43,12 +48,33 @@ def git_commit(folder: Path) -> str | None:
 
 def machine() -> str:
     """Processor, usable cores, memory and system in one line."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return (
-        f"{_processor()}, {cores} cores usable, {memory_gb:.0f} GB of memory, "
+        f"{_processor()}, {usable_cores()} cores usable, {memory_gb:.0f} GB of memory, "
         f"{platform.system()} {platform.machine()}"
     )
+
+
+def machine_busy() -> str | None:
+    """A warning when more programs wait for a processor than there are cores; else None.
+
+    It is the load average of the last minute, so a run must ask before it begins.
+    """
+    load = os.getloadavg()[0]
+    cores = usable_cores()
+    if load <= cores:
+        return None
+    return (
+        f"Other programs used this machine when the run began (load {load:.1f} on {cores} "
+        "cores), so the latencies are longer and spread wider than on an idle one."
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _processor() -> str:

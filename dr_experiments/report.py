@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dr_experiments.analysis import ConfigurationAnalysis
 from dr_experiments.figures import cost_figure, latency_figure, start_figure
+from dr_experiments.pricing import Price
 from dr_experiments.provenance import Provenance
 from dr_experiments.statistics import INTERVAL_METHOD, PERCENTILE_METHOD
 from inference_image.contract import NOT_A_DEVICE, NOT_ASSESSED
@@ -57,6 +58,7 @@ def render_report(report: Report) -> str:
     rows = report.rows
     measured = [row for row in rows if row.round_trip is not None]
     muted = [row for row in rows if not row.facts.distinguishable]
+    prices = _prices(rows)
     # The SVG comes from matplotlib and holds no outside text but our own row labels.
     figure_of = {
         "latency_svg": latency_figure(rows) if measured else "",
@@ -90,7 +92,8 @@ def render_report(report: Report) -> str:
         payload=report.payload,
         interval_method=INTERVAL_METHOD,
         percentile_method=PERCENTILE_METHOD,
-        prices=_prices(rows),
+        prices=prices,
+        sources=list(dict.fromkeys(price.source for price in prices)),
         model_digests=sorted({row.model_sha256 for row in rows if row.model_sha256}),
         raw_files=report.raw_files,
         ms=format_ms,
@@ -143,7 +146,7 @@ def _totals(rows: Sequence[ConfigurationAnalysis]) -> str:
     return f"In all {requests} counted requests, {failed} failed."
 
 
-def _prices(rows: Sequence[ConfigurationAnalysis]) -> list[object]:
+def _prices(rows: Sequence[ConfigurationAnalysis]) -> list[Price]:
     found = {
         price.name: price
         for row in rows

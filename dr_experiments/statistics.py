@@ -18,7 +18,7 @@ import numpy as np
 
 CONFIDENCE: Final = 0.95
 PERCENTILE_METHOD: Final = "linear interpolation between order statistics (Hyndman-Fan 7)"
-INTERVAL_METHOD: Final = "Student's t, 95 %"
+INTERVAL_METHOD: Final = "Student's t"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -157,7 +157,7 @@ def test_the_limits_of_a_local_run_are_said_plainly(html: str) -> None:
         "trained on drawn photographs only",
         "A serverless container gets memory / 1769 MB of a core.",
         "lies between the two slowest",
-        "Student's t, 95 %",
+        "95 % interval by Student's t",
         "Hyndman-Fan 7",
     ):
         assert sentence in text.replace("&#39;", "'"), sentence
