@@ -1,0 +1,99 @@
+"""The files that make the image: Dockerfile, context, locked requirements."""
+
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+IMAGE = Path(__file__).resolve().parents[3] / "inference_image"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, argument) of the Dockerfile, continuation lines joined, comments dropped."""
+    text = (IMAGE / "Dockerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n", " ", "\n".join(lines))
+    pairs = [line.partition(" ") for line in joined.splitlines() if line.strip()]
+    return [(name.upper(), argument.strip()) for name, _, argument in pairs]
+
+
+def arguments(name: str) -> list[str]:
+    return [argument for instruction, argument in instructions() if instruction == name]
+
+
+def test_the_image_answers_serve_through_an_exec_form_entrypoint() -> None:
+    (entrypoint,) = arguments("ENTRYPOINT")
+    assert json.loads(entrypoint) == ["python3", "-m", "inference_image.serve"]
+    (command,) = arguments("CMD")
+    assert json.loads(command) == ["serve"]
+
+
+def test_serve_is_also_an_executable_on_the_path() -> None:
+    assert (IMAGE / "bin" / "serve").stat().st_mode & stat.S_IXOTH
+    assert any("PATH=/opt/dr/bin:" in argument for argument in arguments("ENV"))
+    assert any("chmod 0755 /opt/dr/bin/serve" in argument for argument in arguments("RUN"))
+
+
+def test_it_may_be_part_of_a_pipeline_and_asks_for_no_user() -> None:
+    labels = arguments("LABEL")
+    assert labels == ["com.amazonaws.sagemaker.capabilities.accept-bind-to-port=true"]
+    assert arguments("USER") == []
+
+
+def test_the_target_architecture_has_no_default() -> None:
+    assert "TARGETARCH" in arguments("ARG")
+    assert not any(argument.startswith("TARGETARCH=") for argument in arguments("ARG"))
+
+
+def test_only_the_builders_own_architecture_runs_anything() -> None:
+    stages = arguments("FROM")
+    assert stages[0] == "--platform=$BUILDPLATFORM ${BUILD_IMAGE} AS wheels"
+    assert stages[1] == "${BASE_IMAGE}"
+    last = instructions()[[name for name, _ in instructions()].index("FROM", 3) :]
+    assert "RUN" not in [name for name, _ in last]
+
+
+def test_everyone_may_read_what_is_in_the_image() -> None:
+    assert any("chmod -R a+rX" in argument for argument in arguments("RUN"))
+
+
+def test_wheels_are_installed_by_hash_and_never_built() -> None:
+    install = next(argument for argument in arguments("RUN") if "pip install" in argument)
+    assert "--require-hashes" in install
+    assert "--only-binary=:all:" in install
+
+
+@pytest.mark.parametrize("path", sorted(IMAGE.glob("requirements-*.txt")), ids=lambda p: p.name)
+def test_every_requirement_is_pinned_and_hashed_and_names_no_index(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    blocks = re.split(r"\n(?=\S)", text)
+    packages = [block for block in blocks if block and not block.startswith("#")]
+    assert packages
+    for block in packages:
+        assert re.match(r"[a-z0-9._-]+==[\w.]+", block), block
+        assert "--hash=sha256:" in block, block
+    assert "http" not in text
+    assert "--index" not in text
+    # From 1.3 on it refuses every Python that the project supports.
+    version = re.search(r"backports-strenum==(\d+)\.(\d+)", text)
+    assert version is not None
+    assert (int(version[1]), int(version[2])) < (1, 3)
+
+
+def test_the_context_is_an_allow_list_that_leaves_caches_out() -> None:
+    lines = (IMAGE / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    assert rules[-2:] == ["**/__pycache__", "**/*.pyc"]
+    assert {"!*.py", "!runtimes/*.py", "!bin/serve", "!requirements-*.txt"} <= set(rules)
+
+
+def test_every_source_file_is_in_the_context() -> None:
+    folders = {
+        path.parent.relative_to(IMAGE).as_posix()
+        for path in IMAGE.rglob("*.py")
+        if "__pycache__" not in path.parts
+    }
+    assert folders == {".", "runtimes"}
