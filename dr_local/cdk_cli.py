@@ -30,6 +30,7 @@ Progress = Callable[[str], None]
 DEFAULT_TIMEOUT_S = 600.0
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _FAILED = re.compile(r"(❌|\berror\b|\bfailed\b|Error:)", re.IGNORECASE)
+_APP_ENDED = re.compile(r"Subprocess exited with error \d+")
 _KEEP_LINES = 400
 _STOP_GRACE_S = 5.0
 
@@ -53,6 +54,7 @@ def bootstrap(
         name="bootstrap",
         app_dir=app_dir,
         progress=progress,
+        needs_app=False,
     )
 
 
@@ -118,11 +120,13 @@ def run_cdk(
     app_dir: Path | None = None,
     progress: Progress | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    needs_app: bool = True,
 ) -> CdkResult:
     """Run `cdk ARGUMENTS` in `app_dir` (default: the current folder) against `local`.
 
     Every line goes to `logs/cdk-NAME.log` of the state directory and to `progress`. An interrupt
-    ends the command with everything that it started.
+    ends the command with everything that it started. A command that `needs_app` false runs in an
+    empty folder: the CLI would synthesize the app that it finds, for nothing.
 
     Raises:
         LocalAwsError: no app or no CLI there, the command failed, or it took too long.
@@ -135,7 +139,7 @@ def run_cdk(
     with log_file.open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             command,
-            cwd=app_dir,
+            cwd=app_dir if needs_app else _empty_folder(local),
             env=_environment(local, app_dir),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -169,6 +173,12 @@ def run_cdk(
     if code != 0:
         raise LocalAwsError(f"{what} failed: {_reason(lines)} (whole output: {log_file})")
     return CdkResult(outputs={}, seconds=time.monotonic() - begin, log_file=log_file)
+
+
+def _empty_folder(local: LocalAws) -> Path:
+    folder = local.state_dir / "home"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def _cdk_command(app_dir: Path) -> list[str]:
@@ -214,6 +224,9 @@ def _environment(local: LocalAws, app_dir: Path) -> dict[str, str]:
 def _reason(lines: Sequence[str]) -> str:
     """The line that says why: the last that speaks of an error, or the last at all."""
     spoken = [line.strip() for line in lines if line.strip()]
+    if len(spoken) > 1 and _APP_ENDED.search(spoken[-1]):
+        # The app's own last words say more than the notice that it ended.
+        return spoken[-2]
     for line in reversed(spoken):
         if _FAILED.search(line) and not line.startswith("at "):
             return line

@@ -1,11 +1,13 @@
 """boto3 clients that cannot leave this machine."""
 
 import ipaddress
+import os
 from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
 import botocore.config
+import botocore.session
 
 from dr_local.errors import LocalAwsError
 
@@ -13,6 +15,12 @@ REGION = "us-east-1"
 # moto takes any keys; these are nobody's.
 ACCESS_KEY = "local"
 SECRET_KEY = "local"  # noqa: S105
+# A profile or a configuration file of the person plays no part, and cannot be in the way.
+_NOBODY: dict[str, Any] = {
+    "profile": (None, [], None, None),
+    "config_file": (None, [], os.devnull, None),
+    "credentials_file": (None, [], os.devnull, None),
+}
 
 
 def require_loopback(url: str) -> str:
@@ -41,7 +49,10 @@ def client(service: str, *, url: str, read_timeout_s: float = 30.0) -> Any:
         LocalAwsError: `url` is not on the loopback interface.
     """
     session = boto3.session.Session(
-        aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY, region_name=REGION
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        region_name=REGION,
+        botocore_session=botocore.session.Session(session_vars=_NOBODY),
     )
     return session.client(
         service,

@@ -26,7 +26,6 @@ import botocore.exceptions
 
 import inference_image
 from dr_local import container_init, process_tree
-from dr_local.clients import client
 from dr_local.confinement import Confinement, ContainerGroup, group_name
 from dr_local.container_http import (
     HOST,
@@ -51,6 +50,7 @@ _PING_INTERVAL_S = 0.01
 _PING_ANSWER_S = 2.0
 _EXIT_NOTICE_S = 2.0
 _STOP_TIMEOUT_S = 6.0
+_COPY_BYTES = 1024 * 1024
 _MAX_SENTENCE = 600
 _LOG_TAIL_BYTES = 16 * 1024
 _DIGEST_KEY = re.compile(r"([0-9a-f]{64})\.tar\.gz$")
@@ -68,12 +68,13 @@ class InvocationFailedError(Exception):
 class ContainerPlace:
     """Where and how the containers of one runtime server run.
 
+    `s3` is a client of the local S3, made once: making one takes longer than a download.
     `startup_timeout_s` covers download, unpacking and everything until `/ping` answers 200.
     """
 
     state_dir: Path
     instance: str
-    control_plane_url: str
+    s3: Any
     confinement: Confinement
     startup_timeout_s: float
     serve_command: Sequence[str] = SERVE_COMMAND
@@ -274,16 +275,17 @@ class Container:
         parts = urlsplit(url)
         if parts.scheme != "s3":
             raise StartFailedError(f"ModelDataUrl must be an s3:// address, and {url!r} is not.")
-        s3 = client("s3", url=self._place.control_plane_url)
         try:
-            s3.download_file(parts.netloc, parts.path.lstrip("/"), str(target))
+            answer = self._place.s3.get_object(Bucket=parts.netloc, Key=parts.path.lstrip("/"))
+            with contextlib.closing(answer["Body"]) as body, target.open("wb") as archive:
+                shutil.copyfileobj(body, archive, _COPY_BYTES)
         except botocore.exceptions.ClientError as error:
             reason = error.response["Error"]["Message"]
             raise StartFailedError(
                 f"The model package {url} cannot be read from the local S3 ({reason}); publish "
                 "it with: dr model push"
             ) from None
-        except botocore.exceptions.BotoCoreError as error:
+        except (botocore.exceptions.BotoCoreError, OSError) as error:
             raise StartFailedError(
                 f"The model package {url} cannot be read: {type(error).__name__}."
             ) from None

@@ -1,7 +1,7 @@
 """What moto does differently from SageMaker and CloudFormation, put right in one place.
 
-Checked against moto 5.2.5 on 2026-11-28; `tests/unit/dr_local/test_moto_patches.py` holds each
-difference, so that a newer moto which has caught up shows itself.
+Checked against moto 5.2.5 on 2026-11-28. `tests/integration/local_aws/test_control_plane.py`
+holds what each patch is for.
 
 | moto | AWS | here |
 |---|---|---|

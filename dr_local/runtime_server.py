@@ -64,6 +64,8 @@ _RECORDS = 1000
 _JANITOR_INTERVAL_S = 0.25
 _SHUTDOWN_GRACE_S = 2
 _ANSWER_EXCERPT = 2000
+_QUIET_S = 1.0
+_PUBLISH_LATEST_S = 60.0
 _CLOUDWATCH_BATCH = 100
 _NAMESPACE = "AWS/SageMaker"
 _CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
@@ -125,7 +127,7 @@ class Runtime:
         self.place = ContainerPlace(
             state_dir=settings.state_dir.resolve(),
             instance=settings.instance,
-            control_plane_url=settings.control_plane_url,
+            s3=client("s3", url=settings.control_plane_url),
             confinement=confinement,
             startup_timeout_s=settings.startup_timeout_s,
             serve_command=settings.serve_command,
@@ -137,7 +139,10 @@ class Runtime:
         self._pools: dict[str, EndpointPool] = {}
         self._retired: list[EndpointPool] = []
         self._lookup = asyncio.Lock()
+        self._cloudwatch = client("cloudwatch", url=settings.control_plane_url)
         self._unsent: list[dict[str, Any]] = []
+        self._last_invocation = 0.0
+        self._last_publication = 0.0
         self._containers_made = 0
 
     async def invoke(self, name: str, *, headers: Headers, request: Request) -> Response:
@@ -147,6 +152,7 @@ class Runtime:
             PlatformError: what AWS answers in place of the container.
         """
         begin = time.perf_counter()
+        self._last_invocation = time.monotonic()
         deployment = await self._deployment(name)
         _check_target(headers, deployment)
         body = await _read_body(request, deployment)
@@ -344,12 +350,17 @@ class Runtime:
             self._retire(name)
 
     async def _publish(self) -> None:
+        # It takes processor time of this machine, so it waits for a pause in the measurements.
+        now = time.monotonic()
+        paused = now - self._last_invocation > _QUIET_S
+        if not self._unsent or not (paused or now - self._last_publication > _PUBLISH_LATEST_S):
+            return
+        self._last_publication = now
         batch, self._unsent = self._unsent, []
-        if batch:
-            with contextlib.suppress(
-                botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError
-            ):
-                await asyncio.to_thread(_put_metrics, self.settings.control_plane_url, batch)
+        with contextlib.suppress(
+            botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError
+        ):
+            await asyncio.to_thread(_put_metrics, self._cloudwatch, batch)
 
 
 def timing_headers(record: InvocationRecord, container: Container) -> dict[str, str]:
@@ -476,8 +487,7 @@ def _metric_data(record: InvocationRecord, variant_name: str) -> list[dict[str, 
     ]
 
 
-def _put_metrics(url: str, data: list[dict[str, Any]]) -> None:
-    cloudwatch = client("cloudwatch", url=url)
+def _put_metrics(cloudwatch: Any, data: list[dict[str, Any]]) -> None:
     for first in range(0, len(data), _CLOUDWATCH_BATCH):
         cloudwatch.put_metric_data(
             Namespace=_NAMESPACE, MetricData=data[first : first + _CLOUDWATCH_BATCH]
