@@ -1,0 +1,74 @@
+"""`cdk synth` as a person runs it: the whole matrix, the committed packages, every validator."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stacks.matrix import MATRIX
+
+
+@pytest.fixture(scope="module")
+def synthesized(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    output = tmp_path_factory.mktemp("synth") / "cdk.out"
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AWS_", "CDK_")) and name != "PYTHONPATH"
+    }
+    done = subprocess.run(
+        [
+            str(repository / "node_modules" / ".bin" / "cdk"),
+            *("synth", "--all", "--quiet", "--output", str(output)),
+            *("--app", f"{sys.executable} app.py"),
+            *("-c", "image=source-digest"),
+        ],
+        cwd=repository,
+        env={
+            **inherited,
+            # Node of the environment, and no credentials at all.
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]),
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "CDK_DISABLE_CLI_TELEMETRY": "true",
+            "CDK_NOTICES": "false",
+            "CDK_VALIDATION": "true",
+            "NO_COLOR": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    return done, output
+
+
+def test_the_whole_matrix_synthesizes_without_credentials(
+    synthesized: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    done, output = synthesized
+    assert done.returncode == 0, done.stderr
+    names = {path.name.removesuffix(".template.json") for path in output.glob("*.template.json")}
+    assert names == {"dr-shared", *(row.stack_id for row in MATRIX)}
+
+
+def test_the_only_warnings_are_of_packages_that_are_elsewhere(
+    synthesized: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    done, _ = synthesized
+    said = (done.stdout + done.stderr).splitlines()
+    warnings = [line for line in said if "WARNING" in line or "[Warning" in line]
+    assert [
+        line for line in warnings if "Before deploying this stack, make the package" not in line
+    ] == []
+    assert [line for line in said if "ERROR" in line or "[Error" in line] == []
+
+
+def test_the_configured_app_runs_the_environment_that_set_up_made(repository: Path) -> None:
+    text = (repository / "cdk.json").read_text()
+    assert '"app": ".venv/bin/python app.py"' in text
