@@ -155,7 +155,8 @@ class InferenceImageRepo(Construct):
         directory: Path | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        context = Path(inference_image.__file__).parent if directory is None else directory
+        # Absolute, because the CDK's Node process need not share Python's current folder.
+        context = (directory or Path(inference_image.__file__).parent).resolve()
         faults = []
         if source not in IMAGE_SOURCES:
             faults.append(f"source must be one of {', '.join(IMAGE_SOURCES)}; got {source!r}")

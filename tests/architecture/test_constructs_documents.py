@@ -1,0 +1,79 @@
+"""The page on stacks and constructs says what the code does."""
+
+import re
+import shutil
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import aws_cdk as cdk
+import pytest
+
+from constructs_lib import ServerlessDREndpoint, ValidationError
+from stacks.matrix import MATRIX
+from stacks.settings import Settings
+from tests.constructs_fixtures import an_artifact, an_image, make_package, new_app
+
+
+@pytest.fixture(scope="module")
+def page(repository: Path) -> str:
+    return (repository / "docs" / "stacks.md").read_text()
+
+
+def test_every_row_of_the_matrix_is_in_the_table_and_no_other(page: str) -> None:
+    listed = [
+        tuple(cell.strip(" `") for cell in line.strip("|").split("|"))
+        for line in page.splitlines()
+        if line.startswith("| `dr-")
+    ]
+    assert listed == [
+        (
+            row.stack_id,
+            row.mode.value,
+            row.package,
+            row.architecture.value,
+            row.instance_type or f"{row.memory_mib} MiB",
+        )
+        for row in MATRIX
+    ]
+
+
+def test_every_context_name_is_documented(page: str) -> None:
+    context = page.split("## Context", maxsplit=1)[1].split("## ", maxsplit=1)[0]
+    documented = re.findall(r"^\| `(\w+)` \|", context, flags=re.MULTILINE)
+    from_the_environment = {"account", "region"}
+    assert set(documented) == {field.name for field in fields(Settings)} - from_the_environment
+
+
+def test_the_example_synthesizes(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_package(tmp_path / "models", "mine")
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/stacks.md", "exec"), names)  # noqa: S102 (the page's own example)
+    output = Path(names["app"].outdir)
+    template = (output / "Clinic.template.json").read_text()
+    shutil.rmtree(output)
+    assert "AWS::SageMaker::Endpoint" in template
+
+
+def test_the_refusal_is_the_one_that_is_shown(page: str) -> None:
+    stack = cdk.Stack(new_app(), "Clinic")
+    with pytest.raises(ValidationError) as caught:
+        ServerlessDREndpoint(
+            stack,
+            "Endpoint",
+            model=an_artifact(stack),
+            image=an_image(),
+            memory_mib=3000,
+            provisioned_concurrency=9,
+        )
+    text = str(caught.value)
+    shown = re.sub(
+        r"\(https://docs\.aws\.amazon\.com/[^)]*\)",
+        "(https://docs.aws.amazon.com/…)",
+        str(caught.value),
+    )
+    assert f"constructs_lib.rules.ValidationError: {shown}\n" in page
