@@ -70,7 +70,6 @@ def test_the_refusal_is_the_one_that_is_shown(page: str) -> None:
             memory_mib=3000,
             provisioned_concurrency=9,
         )
-    text = str(caught.value)
     shown = re.sub(
         r"\(https://docs\.aws\.amazon\.com/[^)]*\)",
         "(https://docs.aws.amazon.com/…)",
