@@ -167,6 +167,9 @@ def run_cdk(
             raise
         finally:
             timer.cancel()
+            timer.join()
+            if process.stdout is not None:
+                process.stdout.close()
     what = f"cdk {arguments[0]} {name.partition('-')[2]}".strip()
     if timed_out.is_set():
         raise LocalAwsError(f"{what} did not finish within {timeout_s:g} s; see {log_file}")

@@ -114,6 +114,7 @@ def stop(process: ProcessIdentity, *, grace_s: float) -> bool:
             _wait_gone(process)
             break
         time.sleep(0.02)
+    _reap(process.pid)
     return True
 
 

@@ -55,6 +55,7 @@ def test_from_up_to_down_with_a_container_and_no_trace(tmp_path: Path, monkeypat
         with pytest.raises(LocalAwsError, match=rf"already runs .* on port {local.runtime_port}"):
             lifecycle.up(state_dir=state_dir, runtime_port=local.runtime_port + 1)
         deploy_one(local, tmp_path)
+        monkeypatch.undo()
         endpoint = Endpoint(name="one", local=local, runtime_url=local.runtime_url)
         assert not [n for n in endpoint.facts()["environment"] if n.startswith("AWS_")]
         processes = [local.control_plane.pid, local.runtime.pid, *descendants(local.runtime.pid)]
