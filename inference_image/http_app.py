@@ -109,6 +109,7 @@ def create_app(
     load: Callable[[], Predictor] | None = None,
     on_ready: Callable[[dict[str, float]], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
+    listen_while_loading: bool = True,
 ) -> "Application":
     """The ASGI application.
 
@@ -119,6 +120,8 @@ def create_app(
         load: makes the predictor, in the worker thread; from `settings.model_dir` when omitted.
         on_ready: called with `model_load_ms`, `warm_up_ms` and `started_to_ready_ms`.
         on_failure: called with one sentence where the model cannot be served.
+        listen_while_loading: whether requests are accepted (and answered 503) before the
+            model is ready; false for a worker whose ready peers can take them.
     """
     return Application(
         _Service(
@@ -128,7 +131,8 @@ def create_app(
             load=load or (lambda: _load(settings)),
             on_ready=on_ready or (lambda _: None),
             on_failure=on_failure or (lambda _: None),
-        )
+        ),
+        listen_while_loading=listen_while_loading,
     )
 
 
@@ -140,8 +144,9 @@ class Application:
     it: the OpenAPI document, and what does not exist.
     """
 
-    def __init__(self, service: "_Service") -> None:
+    def __init__(self, service: "_Service", *, listen_while_loading: bool = True) -> None:
         self._service = service
+        self._listen_while_loading = listen_while_loading
         self._documented: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,6 +174,8 @@ class Application:
         await receive()
         service = self._service
         loading = asyncio.get_running_loop().run_in_executor(service.executor, service.prepare)
+        if not self._listen_while_loading:
+            await loading
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await loading

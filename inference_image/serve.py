@@ -12,8 +12,10 @@ failure is one sentence on standard error.
 """
 
 import contextlib
+import json
 import mmap
 import os
+import select
 import signal
 import socket
 import struct
@@ -25,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from inference_image.contract import ENV_BIND_TO_PORT
+from inference_image.contract import ENV_BIND_TO_PORT, MEDIA_PROBLEM, PROBLEM_TITLES
 from inference_image.log import JsonLog
 from inference_image.settings import Settings, SettingsError
 
@@ -46,6 +48,28 @@ _KEEP_ALIVE_S: Final = 75
 _MAX_DEATHS: Final = 5
 _DEATHS_WITHIN_S: Final = 10.0
 _COUNTER_BYTES: Final = 8
+_POLL_S: Final = 0.05
+
+
+def _loading_answer() -> bytes:
+    """What callers get while no worker is ready, as the workers would say it."""
+    body = json.dumps(
+        {
+            "type": "about:blank",
+            "title": PROBLEM_TITLES[503],
+            "status": 503,
+            "detail": "The model is still loading; try again.",
+            "retry_after_s": 1.0,
+        }
+    )
+    head = (
+        f"HTTP/1.1 503 Service Unavailable\r\ncontent-type: {MEDIA_PROBLEM}\r\n"
+        f"retry-after: 1\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return (head + body).encode("ascii")
+
+
+_LOADING: Final = _loading_answer()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,31 +104,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threads=settings.threads,
         serving_mode=settings.serving_mode,
     )
-    counters = mmap.mmap(-1, _COUNTER_BYTES * settings.workers)
+    board = Board(settings.workers)
 
     def work(slot: int) -> int:
-        counter = SharedCounter(counters, slot)
-        return _run_worker(settings, listener, log, start_id, started_s, counter)
+        return _run_worker(settings, listener, log, start_id, started_s, board, slot)
 
     with contextlib.closing(listener):
         if settings.workers == 1:
             return work(0)
-        return _Supervisor(workers=settings.workers, work=work, log=log).run()
+        return _Supervisor(listener=listener, board=board, work=work, log=log).run()
 
 
-class SharedCounter:
-    """Counts predictions over all workers: each writes its own slot of shared memory."""
+class Board:
+    """What the workers of one container tell each other, in memory that they share.
 
-    def __init__(self, memory: mmap.mmap, slot: int) -> None:
-        self._memory = memory
-        self._offset = slot * _COUNTER_BYTES
+    Each worker writes only its own slot (a count of predictions and whether it is ready), so
+    no lock is needed.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._memory = mmap.mmap(-1, (_COUNTER_BYTES + 1) * workers)
+
+    def counted(self, slot: int) -> int:
+        """Add one to a slot's count; the sum of all slots before."""
+        counts = struct.unpack_from(f"<{self.workers}Q", self._memory)
+        struct.pack_into("<Q", self._memory, slot * _COUNTER_BYTES, counts[slot] + 1)
+        return int(sum(counts))
+
+    def set_ready(self, slot: int, ready: bool) -> None:
+        """Note whether the worker of a slot can predict."""
+        self._memory[self.workers * _COUNTER_BYTES + slot] = int(ready)
+
+    def any_ready(self) -> bool:
+        """Whether some worker can predict."""
+        return any(self._memory[self.workers * _COUNTER_BYTES :])
+
+
+class SlotCounter:
+    """The count of the whole container, as one worker adds to it."""
+
+    def __init__(self, board: Board, slot: int) -> None:
+        self._board = board
+        self._slot = slot
 
     def next(self) -> int:
         """Add one; the number of the whole container before."""
-        counts = struct.unpack(f"<{len(self._memory) // _COUNTER_BYTES}Q", self._memory[:])
-        own = counts[self._offset // _COUNTER_BYTES]
-        struct.pack_into("<Q", self._memory, self._offset, own + 1)
-        return int(sum(counts))
+        return self._board.counted(self._slot)
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -126,7 +172,8 @@ def _run_worker(
     log: JsonLog,
     start_id: str,
     started_s: float,
-    counter: SharedCounter,
+    board: Board,
+    slot: int,
 ) -> int:
     """Import the service, serve until told to stop, return the exit code."""
     # The engine brings its own threads; those of NumPy's matrix library would only add to
@@ -145,15 +192,22 @@ def _run_worker(
         server.should_exit = True
 
     def on_ready(phases: dict[str, float]) -> None:
+        board.set_ready(slot, True)
         log.info("ready", imports_ms=imports_ms, **phases, resident_mib=_resident_mib())
 
     app = create_app(
         settings,
         log=log,
-        start=ContainerStart(start_id=start_id, started_s=started_s, counter=counter),
+        start=ContainerStart(
+            start_id=start_id, started_s=started_s, counter=SlotCounter(board, slot)
+        ),
         on_ready=on_ready,
         on_failure=on_failure,
+        # With peers on the same socket a request must never meet a worker that still loads;
+        # while none is ready, the supervisor answers.
+        listen_while_loading=settings.workers == 1,
     )
+    _log_server(log)
     config = uvicorn.Config(
         app,
         lifespan="on",
@@ -172,6 +226,20 @@ def _run_worker(
     if failures:
         return _fail(EXIT_MODEL, failures[0])
     return EXIT_STOPPED
+
+
+def _log_server(log: JsonLog) -> None:
+    """What the HTTP server has to say becomes lines of our log."""
+    import logging
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            log.warning("http_server", message=record.getMessage())
+
+    server_log = logging.getLogger("uvicorn")
+    server_log.setLevel(logging.WARNING)
+    server_log.propagate = False
+    server_log.addHandler(Handler())
 
 
 def _server_class() -> "type[uvicorn.Server]":
@@ -197,8 +265,16 @@ def _server_class() -> "type[uvicorn.Server]":
 class _Supervisor:
     """Keeps the workers running; one thread, forks before anything heavy is imported."""
 
-    def __init__(self, *, workers: int, work: Callable[[int], int], log: JsonLog) -> None:
-        self._workers = workers
+    def __init__(
+        self,
+        *,
+        listener: socket.socket,
+        board: Board,
+        work: Callable[[int], int],
+        log: JsonLog,
+    ) -> None:
+        self._listener = listener
+        self._board = board
         self._work = work
         self._log = log
         self._running: dict[int, int] = {}  # pid -> slot
@@ -210,14 +286,17 @@ class _Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGALRM, self._on_overdue)
+        # A worker that has just become ready may take the connection first.
+        self._listener.setblocking(False)
         # The read end tells a worker that this process is gone, however it went.
         self._lifeline = os.pipe()
-        for slot in range(self._workers):
+        for slot in range(self._board.workers):
             self._start(slot)
         code = EXIT_STOPPED
         while self._running:
-            pid, status = os.wait()
+            pid, status = self._wait()
             slot = self._running.pop(pid)
+            self._board.set_ready(slot, False)
             ended = os.waitstatus_to_exitcode(status)
             if self._stopping:
                 code = code or max(0, ended)
@@ -234,6 +313,30 @@ class _Supervisor:
                 self._log.error("worker_died", slot=slot, exit_code=ended)
                 self._start(slot)
         return code
+
+    def _wait(self) -> tuple[int, int]:
+        """The next worker to end. Until one is ready, tells callers to come back."""
+        while not (self._board.any_ready() or self._stopping):
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid:
+                return pid, status
+            readable, _, _ = select.select([self._listener], [], [], _POLL_S)
+            if readable and not self._board.any_ready():
+                self._turn_away()
+        return os.wait()
+
+    def _turn_away(self) -> None:
+        with contextlib.suppress(OSError):
+            caller, _ = self._listener.accept()
+            with contextlib.closing(caller):
+                caller.settimeout(_POLL_S * 10)
+                caller.recv(65_536)
+                caller.sendall(_LOADING)
+                caller.shutdown(socket.SHUT_WR)
+                # Read what else was sent: closing before would reset the connection, and the
+                # caller might not see the answer.
+                while caller.recv(65_536):
+                    pass
 
     def _start(self, slot: int) -> None:
         blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGALRM}
@@ -260,7 +363,7 @@ class _Supervisor:
     def _keeps_dying(self) -> bool:
         now = time.monotonic()
         self._deaths = [then for then in self._deaths if now - then < _DEATHS_WITHIN_S] + [now]
-        return len(self._deaths) > _MAX_DEATHS * self._workers
+        return len(self._deaths) > _MAX_DEATHS * self._board.workers
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stop()

@@ -174,6 +174,21 @@ def test_two_workers_share_the_port_and_one_count() -> None:
         assert len(children(served)) == 2
 
 
+def test_until_a_worker_is_ready_callers_are_told_to_come_back() -> None:
+    environment = {"MODEL_SERVER_WORKERS": "2", "DR_SERVING_MODE": "realtime"}
+    with Served(TINY_MODEL, environment=environment) as served:
+        first = served.request("GET", "/ping")
+        assert first.status == 503
+        assert first.headers["content-type"] == "application/problem+json"
+        assert first.json()["retry_after_s"] == 1.0
+        assert invoke(served).status in (200, 503)
+        served.wait_ready()
+        # From the first 200 on nobody meets the worker that is still loading.
+        statuses = {invoke(served).status for _ in range(20)}
+        assert statuses == {200}
+        assert served.sentences() == []
+
+
 def children(served: Served) -> list[int]:
     text = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text(
         encoding="ascii"

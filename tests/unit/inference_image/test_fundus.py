@@ -26,6 +26,13 @@ def eye() -> np.ndarray:
     return drawn_pixels(seed=11, grade=2, size_px=900)
 
 
+@cache
+def grain() -> np.ndarray:
+    """Camera noise of unit variance."""
+    generator = np.random.default_rng(1)
+    return generator.standard_normal((HEIGHT, WIDTH, 3), dtype=np.float32)
+
+
 def frame(
     x: float = 1296,
     y: float = 972,
@@ -47,8 +54,8 @@ def frame(
     picture = source[v, u].astype(np.float32) * level * covered + background * (1 - covered)
     if change is not None:
         change(picture)
-    grain = np.random.default_rng(1).normal(0, noise, picture.shape)
-    return (picture + grain).clip(0, 255).astype(np.uint8)
+    picture += noise * grain()
+    return picture.clip(0, 255).astype(np.uint8)
 
 
 def flash(picture: np.ndarray) -> None:
