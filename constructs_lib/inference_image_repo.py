@@ -138,8 +138,13 @@ class InferenceImageRepo(Construct):
             source would be pushed under, for machines without Docker and for local runs (with
             the bootstrap qualifier of the app's context, not of a stack's own synthesizer).
         directory: the build context, with a `Dockerfile` and a `.dockerignore`.
+        docker_outputs: `--output` arguments of the build. SageMaker refuses image indexes, and
+            the CDK command line builds without the attestations that would make one. Give
+            `("type=docker",)` where a builder of its own (`docker buildx create`) keeps the
+            image to itself; BuildKit inside Debian's engine has no such exporter and fails.
 
-    Defaults: `"build"`, from the installed `inference_image` package.
+    Defaults: `"build"`, from the installed `inference_image` package, as the engine puts images
+    out by itself.
 
     Defines: a Docker image asset for each image asked for, in the bootstrap's ECR repository.
     With `"source-digest"`, nothing. Bootstrap stacks keep their images when an app is
@@ -153,6 +158,7 @@ class InferenceImageRepo(Construct):
         *,
         source: ImageSource = IMAGE_BUILD,
         directory: Path | None = None,
+        docker_outputs: Sequence[str] = (),
     ) -> None:
         super().__init__(scope, construct_id)
         # Absolute, because the CDK's Node process need not share Python's current folder.
@@ -165,6 +171,7 @@ class InferenceImageRepo(Construct):
         refuse(f"InferenceImageRepo {self.node.path}", faults)
         self._source = source
         self._directory = context
+        self._docker_outputs = list(docker_outputs)
         self._images: dict[tuple[str, str], InferenceImage] = {}
 
     def image(self, *, architecture: str, runtime: str = RUNTIME_LITERT) -> InferenceImage:
@@ -205,9 +212,7 @@ class InferenceImageRepo(Construct):
             # error" on the endpoint. `platform` as a build argument has no effect.
             platform=_PLATFORMS[architecture],
             build_args={"RUNTIME": runtime},
-            # SageMaker refuses image indexes and OCI manifests; this exporter writes Docker's
-            # media types, and loads the image from builders that would keep it to themselves.
-            outputs=["type=docker"],
+            outputs=self._docker_outputs or None,
         )
 
     def _unbuilt(self, stack: cdk.Stack, architecture: str, runtime: str) -> InferenceImage:

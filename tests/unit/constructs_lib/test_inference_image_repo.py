@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -108,11 +109,27 @@ def test_the_build_is_told_its_platform_and_runtime(context: Path, architecture:
     assert image["source"]["dockerBuildArgs"] == {"RUNTIME": "litert"}
 
 
-def test_the_build_writes_a_manifest_that_sagemaker_takes(context: Path) -> None:
+def test_the_engine_puts_the_image_out_as_it_likes(context: Path) -> None:
     stack = new_stack()
     a_repo(stack, context).image(architecture="amd64")
     (image,) = manifest_of(stack)["dockerImages"].values()
+    # BuildKit in Debian's engine ends with: exporter "docker" could not be found.
+    assert "dockerOutputs" not in image["source"]
+
+
+def test_a_builder_of_its_own_can_be_told_to_hand_the_image_over(context: Path) -> None:
+    stack = new_stack()
+    a_repo(stack, context, docker_outputs=("type=docker",)).image(architecture="amd64")
+    ((name, image),) = manifest_of(stack)["dockerImages"].items()
     assert image["source"]["dockerOutputs"] == ["type=docker"]
+    # The way out is part of the name, so that changing it builds and pushes anew.
+    assert name != hash_of(context)
+
+
+def test_the_pinned_command_line_builds_without_attestations(repository: Path) -> None:
+    """With them the registry would hold an image index, which SageMaker and Lambda refuse."""
+    cli = (repository / "node_modules" / "aws-cdk" / "lib" / "index.js").read_text()
+    assert re.search(r'BUILDX_NO_DEFAULT_ATTESTATIONS: *"1"', cli)
 
 
 def test_each_architecture_is_an_image_of_its_own(context: Path) -> None:
