@@ -1,10 +1,12 @@
 """A local AWS for the session, and endpoints deployed to it through CloudFormation."""
 
 import hashlib
+import io
 import itertools
 import json
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -271,3 +273,16 @@ def wait_until(condition: Callable[[], Any], *, seconds: float = 5.0) -> Any:
             return value
         time.sleep(0.03)
     pytest.fail(f"did not happen within {seconds:g} s")
+
+
+def repack(package_dir: Path, archive: Path) -> Path:
+    """Pack a model package in which one byte of `model.tflite` has been changed."""
+    with tarfile.open(archive, "w:gz") as tar:
+        for path in sorted(package_dir.iterdir()):
+            data = bytearray(path.read_bytes())
+            if path.name == "model.tflite":
+                data[len(data) // 2] ^= 0xFF
+            info = tarfile.TarInfo(path.name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return archive
