@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from constructs_lib import ValidationError, limits
@@ -16,6 +16,7 @@ stages = st.one_of(st.none(), st.from_regex(r"\A[a-z][a-z0-9]{0,15}\Z"))
 STACK_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,127}")
 
 
+@settings(deadline=None)
 @given(
     mode=st.sampled_from(Mode),
     model=st.sampled_from((*MODEL_PACKAGES, "resnet")),
@@ -54,6 +55,7 @@ def test_a_row_is_refused_or_valid(
     assert re.fullmatch(limits.ENDPOINT_NAME_PATTERN, row.stack_id)
 
 
+@settings(deadline=None)
 @given(row=st.sampled_from(MATRIX), other=st.sampled_from(MATRIX), one=stages, two=stages)
 def test_two_stages_never_share_a_stack(
     row: Deployment, other: Deployment, one: str | None, two: str | None
@@ -65,6 +67,7 @@ def test_two_stages_never_share_a_stack(
     assert staged("shared", one) != row.stack_id_in(two)
 
 
+@settings(deadline=None)
 @given(
     models=st.sets(st.sampled_from(tuple(MODEL_PACKAGES)), min_size=1),
     modes=st.sets(st.sampled_from([mode.value for mode in Mode]), min_size=1),
