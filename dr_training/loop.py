@@ -39,6 +39,12 @@ class LesionMaps(keras.Model):  # type: ignore[misc]
         self.middle = keras.layers.Conv2D(kinds, 1, bias_initializer=bias, name="middle_map")
         self.deep = keras.layers.Conv2D(kinds, 1, bias_initializer=bias, name="deep_map")
 
+    def build_for(self, network: keras.Model) -> None:
+        """Create the weights for the two maps of this network."""
+        for layer, name in ((self.middle, "middle"), (self.deep, "features")):
+            layer.build(network.output[name].shape)
+        self.built = True
+
     def call(self, outputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         return self.middle(outputs["middle"]), self.deep(outputs["features"])
 
@@ -49,19 +55,15 @@ def train_patches(
     """Stage 1; `network` takes crops of `recipe.patches.size_px`."""
     stage = recipe.patches
     variables = [v for v in network.trainable_variables if not v.path.startswith("head_")]
-    blank = {
-        "middle": tf.zeros((1, 1, 1, network.output["middle"].shape[-1])),
-        "features": tf.zeros((1, 1, 1, network.output["features"].shape[-1])),
-    }
-    maps(blank)
     variables += maps.trainable_variables
     optimizer = _optimizer(recipe, stage.peak_rate, stage.steps, variables)
+    weights = kind_weights(data)
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def step(pixels: tf.Tensor, cells: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             outputs = network(_jitter(pixels), training=True)
-            loss = _map_loss(maps(outputs), cells)
+            loss = _map_loss(maps(outputs), cells, weights)
         optimizer.apply(tape.gradient(loss, variables), variables)
         return loss
 
@@ -132,13 +134,14 @@ def train_whole(
         return
     variables = network.trainable_variables + maps.trainable_variables
     optimizer = _optimizer(recipe, stage.peak_rate, stage.steps, variables)
+    weights = kind_weights(data)
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def step(pixels: tf.Tensor, cells: tf.Tensor, grades: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             outputs = network(_jitter(pixels), training=True)
             loss = _grade_loss(outputs["logits"], grades)
-            loss += recipe.lesion_map_weight * _map_loss(maps(outputs), cells)
+            loss += recipe.lesion_map_weight * _map_loss(maps(outputs), cells, weights)
         optimizer.apply(tape.gradient(loss, variables), variables)
         return loss
 
@@ -153,11 +156,12 @@ def train_whole(
 
 
 def jittered(pixels: NDArray[np.uint8], *, seed: int) -> NDArray[np.uint8]:
-    """One colour-jittered copy of each photograph, as training sees them."""
-    tf.random.set_seed(seed)
+    """One turned and colour-jittered copy of each photograph, as training sees them."""
+    keras.utils.set_random_seed(seed)
+    turned, _ = _turned(pixels, pixels[:, :1, :1], np.random.default_rng(seed))
     parts = [
-        tf.cast(tf.round(_jitter(tf.constant(pixels[first : first + 64]))), tf.uint8).numpy()
-        for first in range(0, len(pixels), 64)
+        tf.cast(tf.round(_jitter(tf.constant(turned[first : first + 64]))), tf.uint8).numpy()
+        for first in range(0, len(turned), 64)
     ]
     return np.concatenate(parts)
 
@@ -207,12 +211,20 @@ def _jitter(pixels: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(level, 0.0, 1.0) * 255
 
 
-def _map_loss(logits: tuple[tf.Tensor, tf.Tensor], cells: tf.Tensor) -> tf.Tensor:
-    """Cross-entropy per kind and cell at both scales, rare kinds and cells weighted up."""
+def kind_weights(data: DrawnData) -> NDArray[np.float32]:
+    """How much a marked cell of each kind counts: the rarer the kind, the more."""
+    frequency = np.maximum(data.maps.mean(axis=(0, 1, 2)), 1e-4)
+    return np.clip(np.sqrt(0.25 / frequency), 1.0, 15.0).astype(np.float32)
+
+
+def _map_loss(
+    logits: tuple[tf.Tensor, tf.Tensor], cells: tf.Tensor, weights: NDArray[np.float32]
+) -> tf.Tensor:
+    """Cross-entropy per kind and cell at both scales; marked cells weigh by their kind."""
     wanted = tf.cast(cells, tf.float32)
     coarse = tf.nn.max_pool2d(wanted, 2, 2, "SAME")
     losses = [
-        tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(labels, values, pos_weight=3.0))
+        tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(labels, values, weights))
         for labels, values in ((wanted, logits[0]), (coarse, logits[1]))
     ]
     return 10.0 * tf.add_n(losses)

@@ -17,6 +17,9 @@ import numpy as np
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from numpy.typing import NDArray
+from tensorflow.python.framework.convert_to_constants import (
+    convert_variables_to_constants_v2,
+)
 
 # The converter wants the outputs in a fixed order; the signature names them.
 LOGITS = "logits"
@@ -47,14 +50,23 @@ def convert(
         ValueError: the converter chose another input scale than 1 and 0.
     """
 
-    def serve(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        outputs = network(pixels, training=False)
-        return {LOGITS: outputs["logits"], FEATURES: outputs["features"]}
-
     signature = tf.TensorSpec((1, size_px, size_px, 3), tf.float32, name="pixels")
+
+    @tf.function(input_signature=[signature])  # type: ignore[untyped-decorator]
+    def infer(pixels: tf.Tensor) -> list[tf.Tensor]:
+        outputs = network(pixels, training=False)
+        return [outputs["logits"], outputs["features"]]
+
+    # Constants instead of variables: the converter's calibration cannot read the latter.
+    frozen = convert_variables_to_constants_v2(infer.get_concrete_function())
+
+    @tf.function(input_signature=[signature])  # type: ignore[untyped-decorator]
+    def serve(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+        logits, features = frozen(pixels)
+        return {LOGITS: logits, FEATURES: features}
+
     module = tf.Module()
-    module.network = network
-    module.serve = tf.function(serve, input_signature=[signature])
+    module.serve = serve
     with tempfile.TemporaryDirectory() as folder, _quiet():
         tf.saved_model.save(module, folder, signatures=module.serve)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)

@@ -66,11 +66,11 @@ class Recipe:
     input_size_px: int = 224
     dense_units: tuple[int, ...] = (128, 128)
     seed: int = 20_261_128
-    train: Split = Split(name="train", first_seed=1_000_000, eyes=2500, grades_per_eye=3)
+    train: Split = Split(name="train", first_seed=1_000_000, eyes=1000, grades_per_eye=3)
     validation: Split = Split(name="validation", first_seed=2_000_000, eyes=800, grades_per_eye=1)
-    test: Split = Split(name="test", first_seed=3_000_000, eyes=1250, grades_per_eye=1)
-    patches: Stage = Stage(size_px=96, steps=1200, batch_size=48, peak_rate=2e-3)
-    head: HeadStage = HeadStage(copies=3, epochs=40, peak_rate=1e-3)
+    test: Split = Split(name="test", first_seed=3_000_000, eyes=1000, grades_per_eye=1)
+    patches: Stage = Stage(size_px=96, steps=900, batch_size=48, peak_rate=2e-3)
+    head: HeadStage = HeadStage(copies=3, epochs=60, peak_rate=1e-3)
     whole: Stage = Stage(size_px=224, steps=0, batch_size=16, peak_rate=1e-4)
     batch_size: int = 32
     settling_batches: int = 12

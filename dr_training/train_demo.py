@@ -8,6 +8,8 @@ photographs, to try the path.
 """
 
 import argparse
+import hashlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dr_training import evaluate
-from dr_training.dataset import ensure_split, load_shards
+from dr_training.dataset import DrawnData, ensure_split, load_shards
 from dr_training.export import DenseLayer, PackageContent, environment, write_package
 from dr_training.model_card import DEMO_NOTICE, demo_card
 from dr_training.recipe import Recipe, quick
@@ -63,25 +65,48 @@ def train_demo(recipe: Recipe, *, out: Path, model_id: str, cache: Path, threads
     import keras
 
     from dr_training import loop
-    from dr_training.networks import head_layers
     from dr_training.quantise import Runner, convert
 
     train, validation, test = (
         load_shards(ensure_split(recipe, split, cache, workers=threads, progress=_say))
         for split in (recipe.train, recipe.validation, recipe.test)
     )
-    keras.utils.set_random_seed(recipe.seed)
-    crops = _network(recipe, recipe.patches.size_px)
-    maps = loop.LesionMaps()
-    loop.train_patches(crops, maps, train, recipe, report=_say)
-    network = _network(recipe, recipe.input_size_px)
-    network.set_weights(crops.get_weights())
+    network, maps = _trained_backbone(loop, recipe, train, cache=cache, threads=threads)
+    # Each stage starts from its own seed, so that it does the same after a cached one.
+    keras.utils.set_random_seed(recipe.seed + 1)
     loop.settle_normalisation(network, train, recipe)
-
     backbone, _ = convert(network, size_px=recipe.input_size_px, calibration=None)
     features, grades = _head_features(loop, Runner(backbone, threads=threads), train, recipe)
+    keras.utils.set_random_seed(recipe.seed + 2)
     loop.train_head(network, features, grades, recipe, report=_say)
+    keras.utils.set_random_seed(recipe.seed + 3)
     loop.train_whole(network, maps, train, recipe, report=_say)
+    finish(
+        network,
+        recipe,
+        train=train,
+        validation=validation,
+        test=test,
+        out=out,
+        model_id=model_id,
+        threads=threads,
+    )
+
+
+def finish(
+    network: Any,
+    recipe: Recipe,
+    *,
+    train: DrawnData,
+    validation: DrawnData,
+    test: DrawnData,
+    out: Path,
+    model_id: str,
+    threads: int,
+) -> None:
+    """Quantise with training photographs, choose on validation, measure on test, write."""
+    from dr_training.networks import head_layers
+    from dr_training.quantise import Runner, convert
 
     rng = np.random.default_rng(recipe.seed + 4)
     count = min(recipe.calibration_photographs, len(train.grades))
@@ -145,6 +170,37 @@ def train_demo(recipe: Recipe, *, out: Path, model_id: str, cache: Path, threads
     for name in ("accuracy", "quadratic_weighted_kappa", "referable_auc"):
         _say(f"{name}: {metrics[name]}")
     _say(f"wrote {out} ({spec.sha256[:12]})")
+
+
+def _trained_backbone(
+    loop: Any, recipe: Recipe, train: DrawnData, *, cache: Path, threads: int
+) -> tuple[Any, Any]:
+    """Stage 1, by far the longest: its weights are kept in the cache under the recipe's digest."""
+    import keras
+
+    keras.utils.set_random_seed(recipe.seed)
+    network = _network(recipe, recipe.input_size_px)
+    maps = loop.LesionMaps()
+    maps.build_for(network)
+    facts = {**recipe.as_document(), "head": None, "whole": None, "threads": threads}
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    kept = cache / f"patches-{digest}.npz"
+    if kept.exists():
+        _say(f"patches: weights from {kept}")
+        with np.load(kept) as arrays:
+            weights = [arrays[name] for name in arrays.files]
+        count = len(network.get_weights())
+        network.set_weights(weights[:count])
+        maps.set_weights(weights[count:])
+        return network, maps
+    crops = _network(recipe, recipe.patches.size_px)
+    crops.set_weights(network.get_weights())
+    loop.train_patches(crops, maps, train, recipe, report=_say)
+    network.set_weights(crops.get_weights())
+    partial = kept.with_suffix(".part.npz")
+    np.savez(partial, *network.get_weights(), *maps.get_weights())
+    partial.rename(kept)
+    return network, maps
 
 
 def _network(recipe: Recipe, size_px: int) -> Any:
