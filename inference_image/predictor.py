@@ -160,12 +160,10 @@ class Predictor:
 
     def warm_up(self) -> None:
         """Run each stage once; raises `ModelPackageError` where the outputs do not fit."""
-        size = self.spec.input_size_px
-        grey = np.full((size, size, 3), 96, dtype=np.uint8)
-        # Pillow loads its decoders on first use, which the first patient should not wait for.
-        for encoded in _warm_up_pictures(grey):
-            self._read(encoded, None)
-        outputs = self._runtime.predict(grey, with_features=True)
+        # Decoders and linear algebra are set up on first use, and no patient should wait for it.
+        for encoded in _warm_up_pictures():
+            prepared = self._read(encoded, None)[1]
+        outputs = self._runtime.predict(prepared.pixels, with_features=True)
         expected = {len(self.spec.labels)} | ({1} if self.spec.task != TASK_GRADE5 else set())
         if outputs.logits.size not in expected:
             raise ModelPackageError(
@@ -326,9 +324,12 @@ class Predictor:
         )
 
 
-def _warm_up_pictures(pixels: npt.NDArray[np.uint8]) -> list[bytes]:
-    """The pixels as a JPEG that says how it is rotated, and as a PNG."""
-    picture = Image.fromarray(pixels)
+def _warm_up_pictures() -> list[bytes]:
+    """A disc on black, as a JPEG that says how it is rotated, and as a PNG."""
+    rows, columns = np.mgrid[0:400, 0:400]
+    disc = np.hypot(rows - 200, columns - 200) < 180
+    colour = np.array([180, 90, 50], dtype=np.uint8)
+    picture = Image.fromarray(disc[:, :, np.newaxis].astype(np.uint8) * colour)
     exif = Image.Exif()
     exif[0x0112] = 3
     encoded = []

@@ -124,7 +124,8 @@ class Board:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._memory = mmap.mmap(-1, (_COUNTER_BYTES + 1) * workers)
+        self._failure = (_COUNTER_BYTES + 1) * workers
+        self._memory = mmap.mmap(-1, self._failure + 1)
 
     def counted(self, slot: int) -> int:
         """Add one to a slot's count; the sum of all slots before."""
@@ -138,7 +139,13 @@ class Board:
 
     def any_ready(self) -> bool:
         """Whether some worker can predict."""
-        return any(self._memory[self.workers * _COUNTER_BYTES :])
+        return any(self._memory[self.workers * _COUNTER_BYTES : self._failure])
+
+    def first_failure(self) -> bool:
+        """True for the first worker that asks: one reason is enough for the person reading."""
+        first = self._memory[self._failure] == 0
+        self._memory[self._failure] = 1
+        return first
 
 
 class SlotCounter:
@@ -223,9 +230,9 @@ def _run_worker(
     )
     server = _server_class()(config)
     server.run(sockets=[listener])
-    if failures:
-        return _fail(EXIT_MODEL, failures[0])
-    return EXIT_STOPPED
+    if not failures:
+        return EXIT_STOPPED
+    return _fail(EXIT_MODEL, failures[0]) if board.first_failure() else EXIT_MODEL
 
 
 def _log_server(log: JsonLog) -> None:
