@@ -89,15 +89,14 @@ class InferenceImage:
             )
         elif len(uri) > limits.IMAGE_URI_CHARACTERS:
             faults.append(f"uri must have at most {limits.IMAGE_URI_CHARACTERS} characters")
-        if faults or match is None:
-            refuse("InferenceImage", faults)
-            raise AssertionError("unreachable: refuse raises")
-        account, region = match["account"], match["region"]
-        partition = "aws-cn" if match["suffix"].endswith(".cn") else cdk.Aws.PARTITION
+        refuse("InferenceImage", faults)
+        part = match.groupdict() if match else {}
+        account, region = part["account"], part["region"]
+        partition = "aws-cn" if part["suffix"].endswith(".cn") else cdk.Aws.PARTITION
         return cls(
             uri=uri,
             repository_arn=(
-                f"arn:{partition}:ecr:{region}:{account}:repository/{match['repository']}"
+                f"arn:{partition}:ecr:{region}:{account}:repository/{part['repository']}"
             ),
             architecture=architecture,
             account=account,

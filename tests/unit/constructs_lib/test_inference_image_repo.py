@@ -80,6 +80,12 @@ def test_a_uri_that_may_come_to_mean_something_else_is_refused(uri: str) -> None
         InferenceImage.from_uri(uri, architecture="amd64")
 
 
+def test_a_uri_that_sagemaker_cannot_hold_is_refused() -> None:
+    long = URI.replace("dr/serving", "dr/" + "serving" * 30)
+    with pytest.raises(ValidationError, match="at most 255 characters"):
+        InferenceImage.from_uri(long, architecture="amd64")
+
+
 def test_a_tag_for_a_digest_is_refused() -> None:
     repository = ecr.Repository.from_repository_name(new_stack(), "Theirs", "dr/serving")
     with pytest.raises(ValidationError, match="a tag can move"):

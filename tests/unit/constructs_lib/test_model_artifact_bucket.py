@@ -177,6 +177,17 @@ def test_the_same_package_is_the_same_asset(tmp_path: Path) -> None:
     assert keys[0] == keys[1]
 
 
+def test_packages_are_copied_by_one_function(tmp_path: Path) -> None:
+    stack = new_stack()
+    bucket = ModelArtifactBucket(stack, "Models")
+    for name in ("one", "two"):
+        bucket.add_model(make_package(tmp_path, name))
+    template = template_of(stack)
+    assert len(resources(template, COPY)) == 2
+    only(template, "AWS::Lambda::Function")
+    only(template, "AWS::Logs::LogGroup")
+
+
 def test_a_package_pushed_from_outside_adds_nothing(tmp_path: Path) -> None:
     stack = new_stack()
     ModelArtifactBucket(stack, "Models").add_model(
