@@ -23,7 +23,7 @@ def synthesized(
     done = subprocess.run(
         [
             str(repository / "node_modules" / ".bin" / "cdk"),
-            *("synth", "--all", "--quiet", "--output", str(output)),
+            *("synth", "--quiet", "--output", str(output)),
             *("--app", f"{sys.executable} app.py"),
             *("-c", "image=source-digest"),
         ],
