@@ -49,7 +49,7 @@ lock: setup ## Renew the hash-locked requirement files from the ranges in pyproj
 	$(BIN)/python tools/check_locks.py --write
 
 synth: setup ## Synthesize every stack of the deployment matrix into cdk.out
-	node_modules/.bin/cdk synth --all --quiet
+	node_modules/.bin/cdk synth --quiet
 
 train-demo: setup-training ## Draw photographs, train, quantise and evaluate the demo model again
 	$(TRAINING)/python -m dr_training.train_demo --out model_artifacts/mobilenet-demo

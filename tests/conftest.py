@@ -1,6 +1,7 @@
 """Markers by folder, the data that stays outside the repository, and the shared packages."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ _MARKERS = (
     "slow",
     "aws",
 )
+
+# Node 24 and npm lie beside the interpreter; a Node of the system may be too old for the CDK.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 # The CDK validates every synth with a WASM validator that takes 9-18 s at its first use;
 # one test of the full matrix turns it on again.
