@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ _PING_INTERVAL_S = 0.01
 _PING_ANSWER_S = 2.0
 _EXIT_NOTICE_S = 2.0
 _STOP_TIMEOUT_S = 6.0
+_KEEP_LOGS = 50
 _COPY_BYTES = 1024 * 1024
 _MAX_SENTENCE = 600
 _LOG_TAIL_BYTES = 16 * 1024
@@ -68,6 +69,7 @@ class InvocationFailedError(Exception):
 class ContainerPlace:
     """Where and how the containers of one runtime server run.
 
+    `ports` are those of the containers that run: two that start at once must not get the same.
     `s3` is a client of the local S3, made once: making one takes longer than a download.
     `startup_timeout_s` covers download, unpacking and everything until `/ping` answers 200.
     """
@@ -79,6 +81,7 @@ class ContainerPlace:
     startup_timeout_s: float
     serve_command: Sequence[str] = SERVE_COMMAND
     machine_cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    ports: set[int] = field(default_factory=set)
 
     @property
     def containers_dir(self) -> Path:
@@ -122,6 +125,7 @@ class Container:
         self._folder = place.containers_dir / self.id
         self.log_file = place.logs_dir / f"container-{deployment.endpoint_name}-{self.id}.log"
         self._process: asyncio.subprocess.Process | None = None
+        self._port = 0
         self._group: ContainerGroup | None = None
         self._events: asyncio.Task[None] | None = None
         self._exited = asyncio.Event()
@@ -209,6 +213,7 @@ class Container:
                 await process.wait()
         if self._events is not None:
             await self._events
+        self._place.ports.discard(self._port)
         if self._group is not None:
             self._group.remove()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
@@ -235,11 +240,13 @@ class Container:
 
     async def _start(self, begin: float) -> None:
         self._place.logs_dir.mkdir(parents=True, exist_ok=True)
+        prune_logs(self._place.logs_dir)
         temporary = self._folder / "tmp"
         temporary.mkdir(parents=True)
         model_dir = self._folder / "model"
         await self._fetch(model_dir)
-        port = free_port()
+        port = self._port = free_port(avoid=self._place.ports)
+        self._place.ports.add(port)
         self._http = ContainerHttp(port=port)
         await self._spawn(self._order(port=port, model_dir=model_dir, temporary=temporary))
         await self._serve_start_known.wait()
@@ -450,11 +457,21 @@ def _message(line: str) -> str:
     return line
 
 
-def free_port() -> int:
-    """A port of the loopback interface on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+def free_port(*, avoid: Collection[int] = ()) -> int:
+    """A port of the loopback interface on which nobody listens now, and none of `avoid`."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in avoid:
+            return port
+
+
+def prune_logs(logs_dir: Path, *, keep: int = _KEEP_LOGS) -> None:
+    """Remove all but the `keep` newest container logs: each cold start writes one."""
+    logs = sorted(logs_dir.glob("container-*.log"), key=lambda path: path.stat().st_mtime)
+    for path in logs[: max(0, len(logs) - keep)]:
+        path.unlink(missing_ok=True)
 
 
 def _unpack(archive: Path, model_dir: Path, url: str) -> None:

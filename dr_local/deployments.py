@@ -12,6 +12,7 @@ from typing import Any
 import botocore.exceptions
 
 from constructs_lib.limits import (
+    AMD64,
     INSTANCE_TYPES,
     REALTIME_PAYLOAD_BYTES,
     SERVERLESS_PAYLOAD_BYTES,
@@ -78,6 +79,13 @@ class Deployment:
         if self.memory_mib is not None:
             return self.memory_mib / MIB_PER_VCPU
         return float(INSTANCE_TYPES[str(self.instance_type)].vcpus)
+
+    @property
+    def architecture(self) -> str:
+        """Processor architecture on AWS; here every container runs on this machine's."""
+        if self.instance_type is None:
+            return AMD64
+        return INSTANCE_TYPES[self.instance_type].architecture
 
     def distinguishable(self, *, machine_cores: int) -> bool:
         """False when this machine has fewer cores than the deployment: it measures the machine."""

@@ -180,6 +180,7 @@ class EndpointPool:
             "instance_type": deployment.instance_type,
             # More instances would share this machine's cores, and measure nothing new.
             "instances_run": 0 if deployment.is_serverless else min(1, deployment.instance_count),
+            "architecture": deployment.architecture,
             "vcpus": round(deployment.vcpus, 3),
             "distinguishable": deployment.distinguishable(machine_cores=machine_cores),
             "containers": [container.report() for container in self._all],

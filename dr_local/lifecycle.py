@@ -127,6 +127,10 @@ def up(
         LocalAwsError: a port is in use, another one runs there on other ports, or a server did
             not start.
     """
+    if sys.platform != "linux":
+        raise LocalAwsError(
+            "the local AWS needs Linux: it holds memory limits and CPU shares through /proc"
+        )
     state_dir = state_dir.resolve()
     with _locked(state_dir):
         running_now = _read_state(state_dir)

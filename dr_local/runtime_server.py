@@ -21,6 +21,7 @@ import collections
 import contextlib
 import json
 import logging
+import platform
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -177,6 +178,7 @@ class Runtime:
         return {
             "instance": self.settings.instance,
             "machine_cores": cores,
+            "machine_architecture": platform.machine(),
             "memory_limit_by": self.confinement.memory_mechanism,
             "cpu_share_by": self.confinement.cpu_mechanism,
             "cpu_assumption": CPU_ASSUMPTION,

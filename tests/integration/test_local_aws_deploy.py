@@ -58,8 +58,14 @@ def local(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_deploy_grade_replace_the_model_and_grade_again(
-    local: LocalAws, app_dir: Path, real_photograph: Path
+    local: LocalAws,
+    app_dir: Path,
+    real_photograph: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    # The app of this test imports the project's app.
+    monkeypatch.setenv("PYTHONPATH", str(repository))
     bootstrap(local, app_dir=app_dir)
     model_dir = app_dir / "models" / "mobilenet-demo"
     shared = deploy(local, ["dr-shared"], context=CONTEXT, app_dir=app_dir).outputs["dr-shared"]

@@ -13,7 +13,7 @@ import pytest
 
 from dr_local import lifecycle
 from dr_local.errors import LocalAwsError
-from dr_local.process_tree import descendants, identify, is_alive
+from dr_local.process_tree import descendants, identify
 from tests.integration.local_aws.conftest import (
     BUCKET,
     FAKE_SERVE,
@@ -44,7 +44,7 @@ def listens_on(pid: int) -> set[str]:
     return found
 
 
-def test_from_up_to_down_with_a_container_and_no_trace(tmp_path: Path, monkeypatch):
+def test_up_down_and_a_crash_between(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "somebody")
     monkeypatch.setenv("HTTP_PROXY", "http://192.0.2.1:1")
     state_dir = tmp_path / "state"
@@ -54,7 +54,7 @@ def test_from_up_to_down_with_a_container_and_no_trace(tmp_path: Path, monkeypat
         assert lifecycle.up(state_dir=state_dir) == local
         with pytest.raises(LocalAwsError, match=rf"already runs .* on port {local.runtime_port}"):
             lifecycle.up(state_dir=state_dir, runtime_port=local.runtime_port + 1)
-        deploy_one(local, tmp_path)
+        deploy_one(local, tmp_path / "first")
         monkeypatch.undo()
         endpoint = Endpoint(name="one", local=local, runtime_url=local.runtime_url)
         assert not [n for n in endpoint.facts()["environment"] if n.startswith("AWS_")]
@@ -62,32 +62,32 @@ def test_from_up_to_down_with_a_container_and_no_trace(tmp_path: Path, monkeypat
         assert len(processes) == 4
         # 0100007F is 127.0.0.1: nothing listens on another interface.
         assert {a for pid in processes for a in listens_on(pid)} == {"0100007F"}
-        assert (state_dir / "state.json").exists()
+
+        os.kill(local.control_plane.pid, signal.SIGKILL)
+        os.waitpid(local.control_plane.pid, 0)
+        # What is warm goes on; what must be looked up says why it cannot be.
+        assert endpoint.facts()["pid"] in processes
+        other = Endpoint(name="other", local=local, runtime_url=local.runtime_url)
+        assert other.fails()["Exception"] == "ServiceUnavailable"
+        os.kill(local.runtime.pid, signal.SIGKILL)
+        os.waitpid(local.runtime.pid, 0)
+        wait_until(lambda: not [pid for pid in processes if Path(f"/proc/{pid}").exists()])
+        assert lifecycle.status(state_dir=state_dir) is None
+
+        fresh = lifecycle.up(state_dir=state_dir, serve_command=FAKE_SERVE)
+        assert fresh.instance != local.instance
+        deploy_one(fresh, tmp_path / "second")
+        Endpoint(name="one", local=fresh, runtime_url=fresh.runtime_url).invoke()
+        processes = [fresh.control_plane.pid, fresh.runtime.pid, *descendants(fresh.runtime.pid)]
     finally:
         report = lifecycle.down(state_dir=state_dir, keep_logs=False)
     assert report.servers_stopped == 2
     assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
     assert not state_dir.exists()
-    assert not list(Path("/sys/fs/cgroup").glob(f"*/dr-local-{local.instance}-*"))
+    for instance in (local.instance, fresh.instance):
+        assert not list(Path("/sys/fs/cgroup").rglob(f"dr-local-{instance}-*"))
     again = lifecycle.down(state_dir=state_dir)
     assert (again.servers_stopped, again.containers_killed) == (0, 0)
-
-
-def test_after_a_crash_down_stops_what_is_left_and_up_works(tmp_path: Path):
-    state_dir = tmp_path / "state"
-    crashed = lifecycle.up(state_dir=state_dir, serve_command=FAKE_SERVE)
-    try:
-        deploy_one(crashed, tmp_path)
-        Endpoint(name="one", local=crashed, runtime_url=crashed.runtime_url).invoke()
-        below = descendants(crashed.runtime.pid)
-        os.kill(crashed.runtime.pid, signal.SIGKILL)
-        wait_until(lambda: not [pid for pid in below if Path(f"/proc/{pid}").exists()])
-        assert lifecycle.status(state_dir=state_dir) is None
-        fresh = lifecycle.up(state_dir=state_dir, serve_command=FAKE_SERVE)
-        assert fresh.instance != crashed.instance
-        assert not is_alive(crashed.control_plane)
-    finally:
-        lifecycle.down(state_dir=state_dir)
 
 
 def test_servers_of_a_program_end_with_it_even_when_it_is_killed(tmp_path: Path):
@@ -179,12 +179,12 @@ def test_a_server_that_cannot_start_leaves_nothing(tmp_path: Path, monkeypatch):
     assert lifecycle.status(state_dir=state_dir) is None
 
 
-def deploy_one(local: lifecycle.LocalAws, tmp_path: Path) -> None:
+def deploy_one(local: lifecycle.LocalAws, folder: Path) -> None:
     from dr_local.publish import push_package
 
     s3 = local.client("s3")
     s3.create_bucket(Bucket=BUCKET)
-    package = make_package(tmp_path / "package", "one")
+    package = make_package(folder / "package", "one")
     key = push_package(package, bucket=BUCKET, client=s3)
     assert push_package(package, bucket=BUCKET, client=s3) == key
     local.client("cloudformation").create_stack(

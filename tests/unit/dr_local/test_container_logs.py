@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dr_local.containers import last_sentence
+from dr_local.containers import last_sentence, prune_logs
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,19 @@ def test_the_last_line_speaks(tmp_path: Path, text: str, sentence: str):
 
 def test_no_log_no_sentence(tmp_path: Path):
     assert last_sentence(tmp_path / "absent") == ""
+
+
+def test_only_the_newest_logs_are_kept(tmp_path: Path):
+    import os
+
+    for age in range(5):
+        path = tmp_path / f"container-dr-{age}.log"
+        path.write_text("")
+        os.utime(path, (1000 - age, 1000 - age))
+    (tmp_path / "runtime_server.log").write_text("")
+    prune_logs(tmp_path, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "container-dr-0.log",
+        "container-dr-1.log",
+        "runtime_server.log",
+    ]
