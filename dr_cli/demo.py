@@ -204,8 +204,8 @@ def _deploy(
     with steps.step(f"cdk deploy {shared}"):
         bucket = local_aws.deploy_shared(local.local, shared, assembly=assembly)
     with steps.step("Pushing the model package") as rename:
-        key = local_aws.push(local.local, MODEL_ROOT / spec.id, bucket=bucket)
-        rename(f"Pushed the model package: {key}")
+        local_aws.push(local.local, MODEL_ROOT / spec.id, bucket=bucket)
+        rename(f"Pushed the model package {spec.id}, sha256 {spec.sha256[:12]}…")
     with steps.step(f"cdk deploy {SERVERLESS} {REALTIME}"):
         local_aws.deploy_stacks(local.local, [SERVERLESS, REALTIME], assembly=assembly)
     others = [

@@ -74,7 +74,9 @@ def results_table(
         table.add_column(name, justify="left" if name == "deployment" else "right", no_wrap=True)
     for row in rows:
         mark = "" if row.facts.distinguishable else " *"
-        cost = format_usd(row.cost.usd_per_1000) if row.cost else "no price"
+        cost = "no price" if row.cost_missing else "\N{EN DASH}"
+        if row.cost:
+            cost = format_usd(row.cost.usd_per_1000)
         if row.round_trip is None:
             table.add_row(
                 row.title + mark, "0", str(row.failed), *["\N{EN DASH}"] * 5, cost, style="red"
