@@ -50,7 +50,10 @@ class DenseLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class PackageContent:
-    """All that a package says and holds; `card` is the model card's Markdown."""
+    """All that a package says and holds; `card` is the model card's Markdown.
+
+    Without `head` layers the package cannot be explained by Grad-CAM and has no `head.npz`.
+    """
 
     id: str
     network: Mapping[str, Any]
@@ -76,16 +79,19 @@ def write_package(content: PackageContent, folder: Path) -> ModelSpec:
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MODEL_FILE).write_bytes(content.model)
-    arrays: dict[str, Floats] = {}
-    for index, layer in enumerate(content.head):
-        arrays[f"kernel_{index}"], arrays[f"bias_{index}"] = layer.kernel, layer.bias
-    np.savez(folder / HEAD_FILE, **arrays)  # type: ignore[arg-type]
+    names = [MODEL_FILE]
+    if content.head:
+        arrays: dict[str, Floats] = {}
+        for index, layer in enumerate(content.head):
+            arrays[f"kernel_{index}"], arrays[f"bias_{index}"] = layer.kernel, layer.bias
+        np.savez(folder / HEAD_FILE, **arrays)  # type: ignore[arg-type]
+        names = [HEAD_FILE, MODEL_FILE]
     files = {
         name: {
             "sha256": file_sha256(folder / name),
             "size_bytes": (folder / name).stat().st_size,
         }
-        for name in (HEAD_FILE, MODEL_FILE)
+        for name in names
     }
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -103,12 +109,16 @@ def write_package(content: PackageContent, folder: Path) -> ModelSpec:
         "default_operating_point": content.default_operating_point,
         "temperature": content.temperature,
         "outputs": {"logits": "logits", "feature_map": "features"},
-        "head_file": HEAD_FILE,
+        "head_file": HEAD_FILE if content.head else None,
         "files": files,
         "metrics": content.metrics,
         "provenance": dict(content.provenance),
     }
-    (folder / MODEL_JSON).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    # The same package built on another machine keeps its name: a record that differs in the
+    # environment alone stays as it is.
+    if not _same_but_environment(folder / MODEL_JSON, document):
+        text = json.dumps(document, indent=2) + "\n"
+        (folder / MODEL_JSON).write_text(text, encoding="utf-8")
     (folder / CARD_FILE).write_text(content.card, encoding="utf-8")
     spec = load_model_spec(folder)
     verify_files(spec, folder)
@@ -127,6 +137,19 @@ def environment(*, threads: int) -> dict[str, Any]:
         "processors": os.cpu_count(),
         "libraries": {name: _version(name) for name in _LIBRARIES},
     }
+
+
+def _same_but_environment(path: Path, document: Mapping[str, Any]) -> bool:
+    try:
+        existing = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    wanted = json.loads(json.dumps(document))
+    for one in (existing, wanted):
+        if not isinstance(one, dict) or not isinstance(one.get("provenance"), dict):
+            return False
+        one["provenance"].pop("environment", None)
+    return bool(existing == wanted)
 
 
 def _version(name: str) -> str | None:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dr_training.export import DenseLayer, PackageContent, environment, write_package
+from dr_training.export import PackageContent, environment, write_package
 from dr_training.model_card import RANDOM_NOTICE, random_card
 from dr_training.recipe import Recipe
-from inference_image.contract import REFERABLE_FROM_GRADE
 
 SEED = 20_261_128
 # Nothing can be chosen on data here; the even threshold promises nothing.
@@ -66,7 +65,7 @@ def write_random_package(
     import keras
 
     from dr_training.drawing import draw_fundus
-    from dr_training.networks import build_network, head_layers
+    from dr_training.networks import build_network
     from dr_training.quantise import convert
 
     keras.utils.set_random_seed(seed)
@@ -101,14 +100,11 @@ def write_random_package(
                 "trained_on": None,
                 "command": command,
                 "seed": seed,
-                "referable_from_grade": REFERABLE_FROM_GRADE,
                 "environment": environment(threads=1),
             },
             model=model,
-            head=[
-                DenseLayer(kernel=kernel, bias=bias)
-                for kernel, bias in (layer.get_weights() for layer in head_layers(network))
-            ],
+            # A heat map of random weights would only look like an explanation.
+            head=(),
             card=random_card(
                 model_id=model_id,
                 network=network_name,
