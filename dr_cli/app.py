@@ -41,8 +41,8 @@ def options(
 
 @app.command()
 def serve(
-    package: Annotated[
-        Path, typer.Argument(help="A model package: its folder or model.tar.gz.")
+    model: Annotated[
+        Path, typer.Option("--model", help="A model package: its folder or model.tar.gz.")
     ] = Path("model_artifacts/mobilenet-demo"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: PortOption = 8080,
@@ -51,7 +51,7 @@ def serve(
     """Run the grading service for a model package until Ctrl-C."""
     from dr_cli.serving import serve_until_stopped
 
-    raise typer.Exit(serve_until_stopped(package, host=host, port=port, workers=workers))
+    raise typer.Exit(serve_until_stopped(model, host=host, port=port, workers=workers))
 
 
 @app.command()

@@ -99,7 +99,7 @@ def test_serve_ends_with_its_service(
 ) -> None:
     port = free_port()
     with subprocess.Popen(
-        [*DR, "serve", str(package), "--port", str(port)],
+        [*DR, "serve", "--model", str(package), "--port", str(port)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
