@@ -111,7 +111,7 @@ def test_deploy_grade_replace_the_model_and_grade_again(
 
 def test_a_package_with_a_changed_byte_never_serves(local: LocalAws, tmp_path: Path, repository):
     """The archive is whole and its model.json is right, but a file is not what it lists."""
-    from tests.integration.local_aws.conftest import repack, serverless, template
+    from tests.integration.local_aws.endpoints import repack, serverless, template
 
     bucket = "models"
     s3 = local.client("s3")

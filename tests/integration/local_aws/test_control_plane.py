@@ -8,7 +8,7 @@ import botocore.exceptions
 import pytest
 
 from dr_local.lifecycle import LocalAws
-from tests.integration.local_aws.conftest import realtime, serverless, template
+from tests.integration.local_aws.endpoints import realtime, serverless, template
 
 
 class Stack:

@@ -11,7 +11,7 @@ import pytest
 
 from dr_local.lifecycle import LocalAws
 from dr_local.process_tree import descendants
-from tests.integration.local_aws.conftest import (
+from tests.integration.local_aws.endpoints import (
     BUCKET,
     Deploy,
     Endpoint,
@@ -369,7 +369,7 @@ class TestContainersEnd:
         endpoint = deploy(runtime_url=url)
         pid = endpoint.facts()["pid"]
         wait_until(lambda: not Path(f"/proc/{pid}").exists())
-        assert not list((state_dir / "containers").iterdir())
+        wait_until(lambda: not list((state_dir / "containers").iterdir()))
         again = endpoint.invoke()
         assert again["ResponseMetadata"]["HTTPHeaders"]["x-dr-local-cold-start"] == "true"
 
