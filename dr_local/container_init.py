@@ -128,7 +128,8 @@ class _Watch:
             self._peak_bytes = max(self._peak_bytes, resident)
             # Behind a cgroup the kernel is first: it counts shared pages once, this sum does not.
             if self._cgroup_memory is None and self._limit_bytes is not None:
-                self.over_limit = resident > self._limit_bytes
+                # Once is enough: the next look may already see a smaller tree.
+                self.over_limit = self.over_limit or resident > self._limit_bytes
         return self.over_limit or self.cgroup_killed()
 
     def cgroup_killed(self) -> bool:

@@ -106,6 +106,7 @@ def up(
     invocation_timeout_s: float = float(INVOCATION_TIMEOUT_S),
     startup_timeout_s: float = float(SERVERLESS_READY_TIMEOUT_S),
     serve_command: Sequence[str] = SERVE_COMMAND,
+    cgroups: bool = True,
     die_with_parent: bool = False,
 ) -> LocalAws:
     """Start the control plane and the runtime, and wait until both answer.
@@ -121,6 +122,8 @@ def up(
         invocation_timeout_s: the platform's 60 s, settable for tests.
         startup_timeout_s: the platform's 180 s for a container to become ready.
         serve_command: what runs as the container.
+        cgroups: False holds memory and CPU by watching and stopping, as on machines where
+            control groups cannot be written.
         die_with_parent: stop when the calling process ends, however it ends.
 
     Raises:
@@ -147,6 +150,7 @@ def up(
                 *("--invocation-timeout-s", str(invocation_timeout_s)),
                 *("--startup-timeout-s", str(startup_timeout_s)),
                 *("--serve-command", json.dumps(list(serve_command))),
+                *([] if cgroups else ["--no-cgroups"]),
             ],
             die_with_parent=die_with_parent,
         )

@@ -39,7 +39,7 @@ from starlette.routing import Route
 
 from constructs_lib.limits import INVOCATION_TIMEOUT_S, SERVERLESS_READY_TIMEOUT_S
 from dr_local.clients import client, require_loopback
-from dr_local.confinement import Confinement, find_confinement
+from dr_local.confinement import FALLBACK, Confinement, find_confinement
 from dr_local.container_http import ContainerAnswer
 from dr_local.containers import (
     SERVE_COMMAND,
@@ -510,6 +510,9 @@ def main(argv: list[str] | None = None) -> None:
         "--startup-timeout-s", type=float, default=float(SERVERLESS_READY_TIMEOUT_S)
     )
     parser.add_argument("--serve-command", type=json.loads, default=list(SERVE_COMMAND))
+    parser.add_argument(
+        "--no-cgroups", action="store_true", help="hold limits by watching and stopping instead"
+    )
     parser.add_argument("--parent-pid", type=int, help="stop when this process has gone")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -525,7 +528,7 @@ def main(argv: list[str] | None = None) -> None:
         startup_timeout_s=arguments.startup_timeout_s,
         serve_command=tuple(arguments.serve_command),
     )
-    confinement = find_confinement(instance=settings.instance)
+    confinement = FALLBACK if arguments.no_cgroups else find_confinement(instance=settings.instance)
     note_cgroup_parents(settings.state_dir, confinement)
     uvicorn.run(
         build_app(settings=settings, confinement=confinement),

@@ -4,6 +4,7 @@ import gzip
 import json
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -359,6 +360,25 @@ class TestSizes:
         entry = endpoint.local.metrics()["endpoints"][endpoint.name]
         assert entry["vcpus"] == 64
         assert entry["distinguishable"] is (cores >= 64)
+
+
+class TestWithoutCgroups:
+    def test_memory_and_share_are_held_by_watching_and_stopping(
+        self, deploy: Deploy, another_runtime
+    ):
+        url, _, _ = another_runtime("--no-cgroups")
+        with urllib.request.urlopen(f"{url}/metrics.json") as answer:
+            metrics = json.load(answer)
+        assert metrics["memory_limit_by"] == "watcher"
+        assert metrics["cpu_share_by"] == "stop-and-continue"
+        endpoint = deploy(runtime_url=url, variant=serverless(memory_mib=1024))
+        endpoint.invoke()
+        begin = time.monotonic()
+        endpoint.invoke({"burn_cpu_s": 0.5})
+        assert time.monotonic() - begin > 0.7
+        error = endpoint.fails({"allocate_mib": 1200, "hold_s": 2})
+        assert "was killed (watcher of resident memory)" in error["OriginalMessage"]
+        assert endpoint.facts()["cpus"] == 1
 
 
 class TestContainersEnd:
