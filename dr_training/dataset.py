@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dr_training import drawing
-from dr_training.drawing import LESION_KINDS, DrawnFundus, draw_fundus
+from dr_training.drawing import DrawnFundus, draw_fundus
+from dr_training.lesions import GRADES, LESION_KINDS
 from dr_training.recipe import Recipe, Split
 
 LESION_MAP_CELLS = 14
@@ -141,7 +141,7 @@ def _draw_shard(job: tuple[Recipe, Split, int, Path]) -> Path:
 def _digest(recipe: Recipe, split: Split) -> str:
     digest = hashlib.sha256()
     preparation = recipe.preparation()
-    for grade in drawing.GRADES:
+    for grade in GRADES:
         drawn = draw_fundus(split.first_seed + grade, grade, DRAWN_SIZES_PX[0])
         digest.update(preparation(drawn.image).pixels.tobytes())
         digest.update(lesion_map(drawn).tobytes())

@@ -11,71 +11,45 @@ and camera in every grade; only the lesions differ. `docs/drawn-photographs.md` 
 grade and lists what is exaggerated.
 
 Grades follow the International Clinical Diabetic Retinopathy severity scale (Wilkinson et
-al., Ophthalmology 2003;110:1677-82); `icdr_grade` states it over lesion counts.
+al., Ophthalmology 2003;110:1677-82); `lesions.icdr_grade` states it over drawn lesions.
 
-Inside this module lengths are fractions of the diameter of the field of view, the origin is
-the centre of the field, x points to the nose and y points down.
+Lengths inside are as in `anatomy`: fractions of the field's diameter, from its centre.
 """
 
 import io
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-Floats = NDArray[np.float32]
-Pixels = NDArray[np.uint8]
-
-GRADES = (0, 1, 2, 3, 4)
-DEFAULT_SIZE_PX = 900
-MIN_SIZE_PX = 128
-MAX_SIZE_PX = 4096
-# A microaneurysm is at most about 125 µm wide (ETDRS report 10), which is 1 % of a 45° field.
-MAX_MICROANEURYSM_WIDTH = 0.01
-SEVERE_HAEMORRHAGES_PER_QUADRANT = 20
-
-MICROANEURYSM = "microaneurysm"
-HAEMORRHAGE = "haemorrhage"
-HARD_EXUDATE = "hard_exudate"
-COTTON_WOOL_SPOT = "cotton_wool_spot"
-VENOUS_BEADING = "venous_beading"
-IRMA = "irma"
-NEW_VESSELS_DISC = "new_vessels_disc"
-NEW_VESSELS_ELSEWHERE = "new_vessels_elsewhere"
-PRERETINAL_HAEMORRHAGE = "preretinal_haemorrhage"
-VITREOUS_HAEMORRHAGE = "vitreous_haemorrhage"
-LESION_KINDS = (
-    MICROANEURYSM,
+from dr_training.anatomy import Eye, Floats, eye_of, generator, walk
+from dr_training.lesions import (
+    COTTON_WOOL_SPOT,
+    GRADES,
     HAEMORRHAGE,
     HARD_EXUDATE,
-    COTTON_WOOL_SPOT,
-    VENOUS_BEADING,
     IRMA,
+    MAX_MICROANEURYSM_WIDTH,
+    MICROANEURYSM,
     NEW_VESSELS_DISC,
     NEW_VESSELS_ELSEWHERE,
     PRERETINAL_HAEMORRHAGE,
+    VENOUS_BEADING,
     VITREOUS_HAEMORRHAGE,
+    Lesion,
+    Plan,
+    plan_lesions,
+    quadrant_of,
 )
 
+Pixels = NDArray[np.uint8]
 
-@dataclass(frozen=True, kw_only=True)
-class Lesion:
-    """One drawn lesion: kind, centre and width in pixels of the image, and quadrant.
-
-    Quadrants are numbered 0 to 3 around the centre of the field: upper left, upper right,
-    lower left, lower right as seen in the image.
-    """
-
-    kind: str
-    x_px: float
-    y_px: float
-    width_px: float
-    quadrant: int
+DEFAULT_SIZE_PX = 900
+MIN_SIZE_PX = 128
+MAX_SIZE_PX = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,32 +83,6 @@ class DrawnFundus:
         return buffer.getvalue()
 
 
-def icdr_grade(lesions: Sequence[Lesion]) -> int:
-    """The ICDR grade that these lesions define.
-
-    4: new vessels, pre-retinal or vitreous haemorrhage. 3: any of more than 20 haemorrhages
-    in each of four quadrants, venous beading in two or more, IRMA in one or more. 1:
-    microaneurysms only. 2: anything between. 0: none of these.
-    """
-    by_kind = {kind: [les for les in lesions if les.kind == kind] for kind in LESION_KINDS}
-    proliferative = (
-        NEW_VESSELS_DISC,
-        NEW_VESSELS_ELSEWHERE,
-        PRERETINAL_HAEMORRHAGE,
-        VITREOUS_HAEMORRHAGE,
-    )
-    if any(by_kind[kind] for kind in proliferative):
-        return 4
-    bleeding = [les.quadrant for les in by_kind[HAEMORRHAGE]]
-    four = all(bleeding.count(q) > SEVERE_HAEMORRHAGES_PER_QUADRANT for q in range(4))
-    two = len({les.quadrant for les in by_kind[VENOUS_BEADING]}) >= 2
-    if four or two or by_kind[IRMA]:
-        return 3
-    if not lesions:
-        return 0
-    return 1 if len(by_kind[MICROANEURYSM]) == len(lesions) else 2
-
-
 def draw_fundus(seed: int, grade: int, size_px: int = DEFAULT_SIZE_PX) -> DrawnFundus:
     """Draw the fundus photograph of `seed` with lesions of ICDR `grade`.
 
@@ -153,299 +101,16 @@ def draw_fundus(seed: int, grade: int, size_px: int = DEFAULT_SIZE_PX) -> DrawnF
     if seed < 0:
         raise ValueError(f"seed must not be negative; got {seed!r}")
     # Separate streams: the eye and the camera of a seed stay the same when lesions change.
-    eye = _eye(seed)
-    camera = _Camera.random(_generator(seed, 1))
-    lesion_rng = _generator(seed, 2 + grade)
+    eye = eye_of(seed)
+    camera = _Camera.random(generator(seed, 1))
+    lesion_rng = generator(seed, 2 + grade)
     field_px = max(32, round(size_px * camera.field_width))
     canvas = _Canvas(eye=eye, size_px=field_px)
-    plan = _plan_lesions(lesion_rng, grade)
+    plan = plan_lesions(lesion_rng, grade)
     canvas.draw_vessels(beading=_choose_beading(lesion_rng, eye, plan))
     _draw_lesions(canvas, plan, lesion_rng)
-    colour = canvas.composite(_generator(seed, 1000))
+    colour = canvas.composite(generator(seed, 1000))
     return _photograph(canvas, colour, camera, seed=seed, grade=grade, size_px=size_px)
-
-
-@lru_cache(maxsize=4)
-def _eye(seed: int) -> "_Eye":
-    return _Eye.random(_generator(seed, 0))
-
-
-def _generator(seed: int, stream: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64([seed, stream]))
-
-
-# --- The eye -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Vessel:
-    """A centre line of shape (n, 2) with a width at each point."""
-
-    points: Floats
-    widths: Floats
-    trunk: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Eye:
-    """Anatomy of one eye and the pigment of its fundus."""
-
-    eye: str
-    zoom: float
-    fovea: tuple[float, float]
-    disc: tuple[float, float]
-    disc_width: float
-    disc_aspect: float
-    cup_ratio: float
-    colour: tuple[float, float, float]
-    tessellation: float
-    atrophy: float
-    macula_depth: float
-    reflex: float
-    sheen: float
-    drusen: int
-    veins: tuple[_Vessel, ...]
-    arteries: tuple[_Vessel, ...]
-
-    @classmethod
-    def random(cls, rng: np.random.Generator) -> "_Eye":
-        zoom = float(rng.uniform(0.84, 1.14))
-        shift = float(rng.normal(0, 0.035))
-        if rng.random() < 0.15:  # centred on the disc rather than on the macula
-            shift -= float(rng.uniform(0.12, 0.28))
-        # The disc stays in view: its new vessels must be seen.
-        shift = min(shift, 0.42 - 0.375 * zoom)
-        fovea = (shift, float(np.clip(rng.normal(0, 0.035), -0.09, 0.09)))
-        disc = (
-            fovea[0] + float(rng.uniform(0.335, 0.375)) * zoom,
-            fovea[1] - float(rng.uniform(-0.005, 0.06)) * zoom,
-        )
-        red = float(rng.uniform(0.62, 0.92))
-        green = red * float(rng.uniform(0.36, 0.56))
-        blue = green * float(rng.uniform(0.42, 0.82))
-        disc_width = float(rng.uniform(0.130, 0.165)) * zoom
-        anatomy: dict[str, Any] = {
-            "eye": "right" if rng.random() < 0.5 else "left",
-            "zoom": zoom,
-            "fovea": fovea,
-            "disc": disc,
-            "disc_width": disc_width,
-            "disc_aspect": float(rng.uniform(1.0, 1.15)),
-            "cup_ratio": float(rng.uniform(0.2, 0.62)),
-            "colour": (red, green, blue),
-            "tessellation": float(rng.beta(1.2, 3.0)),
-            "atrophy": float(rng.uniform(0.3, 1.0)) if rng.random() < 0.3 else 0.0,
-            "macula_depth": float(rng.uniform(0.14, 0.42)),
-            "reflex": float(rng.uniform(0.1, 0.6)) if rng.random() < 0.4 else 0.0,
-            "sheen": float(rng.uniform(0.0, 0.10)),
-            "drusen": int(rng.integers(2, 9)) if rng.random() < 0.08 else 0,
-        }
-        veins = tuple(_grow_tree(rng, fovea, disc, disc_width, zoom, width=0.0134))
-        arteries = tuple(_grow_tree(rng, fovea, disc, disc_width, zoom, width=0.0098))
-        return cls(veins=veins, arteries=arteries, **anatomy)
-
-
-def _grow_tree(
-    rng: np.random.Generator,
-    fovea: tuple[float, float],
-    disc: tuple[float, float],
-    disc_width: float,
-    zoom: float,
-    *,
-    width: float,
-) -> Iterator[_Vessel]:
-    """Two temporal arcades, four nasal trunks, macular twigs, and the branches of each."""
-    root = np.asarray(disc, np.float32) + rng.normal(0, 0.08 * disc_width, 2).astype(np.float32)
-    width = width * zoom * float(rng.uniform(0.85, 1.15))
-    trunks: list[_Vessel] = []
-    for upward in (-1.0, 1.0):
-        trunks.append(
-            _vessel(_arcade(rng, fovea, root, zoom, upward), width * rng.uniform(0.9, 1.1), True)
-        )
-        for _ in range(int(rng.integers(1, 3))):
-            angle = math.radians(float(rng.uniform(15, 80)))
-            path = _walk(
-                rng,
-                start=root,
-                heading=upward * angle,
-                length=0.75,
-                bend=float(rng.normal(0, 0.8)),
-                wander=0.8,
-            )
-            trunks.append(_vessel(path, width * rng.uniform(0.5, 0.8), True))
-        for _ in range(int(rng.integers(1, 4))):
-            heading = math.pi + upward * math.radians(float(rng.uniform(-38, -4)))
-            path = _walk(
-                rng,
-                start=root,
-                heading=heading,
-                length=float(rng.uniform(0.2, 0.34)) * zoom,
-                bend=float(rng.normal(0, 0.8)),
-                wander=1.4,
-            )
-            trunks.append(_vessel(path, width * rng.uniform(0.22, 0.36), False))
-    for trunk in trunks:
-        inside = _inside(trunk, fovea, zoom)
-        if inside is None:
-            continue
-        yield inside
-        yield from _branches(rng, inside, fovea, root, zoom, depth=2 if inside.trunk else 1)
-
-
-def _vessel(points: Floats, width: float, trunk: bool) -> _Vessel:
-    taper = np.linspace(1.0, 0.42, len(points), dtype=np.float32)
-    return _Vessel(points=points, widths=(taper * width).astype(np.float32), trunk=trunk)
-
-
-def _arcade(
-    rng: np.random.Generator,
-    fovea: tuple[float, float],
-    root: Floats,
-    zoom: float,
-    upward: float,
-) -> Floats:
-    """A temporal arcade: rises steeply from the disc, passes over the macula, runs outwards."""
-    centre_x = fovea[0] + float(rng.uniform(-0.05, 0.05)) * zoom
-    height = float(rng.uniform(0.23, 0.33)) * zoom
-    reach = float(rng.uniform(0.45, 0.8))
-    turn = np.linspace(0, math.radians(158), 130, dtype=np.float32)
-    cosine, sine = np.cos(turn), np.sin(turn)
-    x = centre_x + np.where(cosine > 0, (root[0] - centre_x) * cosine, reach * cosine)
-    middle_y = root[1] + (fovea[1] - root[1]) * turn / turn[-1]
-    y = middle_y + upward * height * sine ** float(rng.uniform(0.75, 1.0))
-    phase = rng.uniform(0, 2 * math.pi, 4)
-    sway = sum(
-        0.016 / (k + 1) * np.sin((1.4 + 1.9 * k) * turn + phase[k]) for k in range(4)
-    ) * np.minimum(1, turn / 0.5)
-    return np.stack([x + 0.6 * sway, y + sway], axis=1).astype(np.float32)
-
-
-def _walk(
-    rng: np.random.Generator,
-    *,
-    start: Floats,
-    heading: float,
-    length: float,
-    bend: float,
-    wander: float,
-) -> Floats:
-    """A line that starts at `start` and turns by `bend` radians per unit plus `wander`."""
-    step = 0.009
-    count = max(4, round(length / step))
-    noise = rng.normal(0, wander * math.sqrt(step), count)
-    turning = heading + np.cumsum(noise + bend * step) - noise[0]
-    steps = np.stack([np.cos(turning), np.sin(turning)], axis=1) * step
-    return np.concatenate([start[None], start + np.cumsum(steps, axis=0)]).astype(np.float32)
-
-
-def _inside(vessel: _Vessel, fovea: tuple[float, float], zoom: float) -> _Vessel | None:
-    """Cut where the vessel leaves the field or enters the avascular zone; None if too short."""
-    outside = np.hypot(vessel.points[:, 0], vessel.points[:, 1]) > 0.53
-    avascular = (
-        np.hypot(vessel.points[:, 0] - fovea[0], vessel.points[:, 1] - fovea[1]) < 0.052 * zoom
-    )
-    stop = np.flatnonzero(outside | avascular)
-    end = int(stop[0]) if len(stop) else len(vessel.points)
-    if end < 4:
-        return None
-    return _Vessel(points=vessel.points[:end], widths=vessel.widths[:end], trunk=vessel.trunk)
-
-
-def _branches(
-    rng: np.random.Generator,
-    parent: _Vessel,
-    fovea: tuple[float, float],
-    root: Floats,
-    zoom: float,
-    *,
-    depth: int,
-) -> Iterator[_Vessel]:
-    if depth == 0:
-        return
-    position = int(rng.integers(4, 10))
-    side = 1.0 if rng.random() < 0.5 else -1.0
-    while position < len(parent.points) - 2:
-        start = parent.points[position]
-        along = parent.points[position + 1] - parent.points[position - 1]
-        heading = math.atan2(float(along[1]), float(along[0]))
-        near_disc = math.dist(start.tolist(), root.tolist()) < 0.09 * zoom
-        if not near_disc:
-            path = _walk(
-                rng,
-                start=start,
-                heading=heading + side * math.radians(float(rng.uniform(28, 68))),
-                length=float(rng.uniform(0.07, 0.28)) * zoom * (0.6 if depth == 1 else 1.0),
-                bend=-side * float(rng.uniform(0.0, 3.0)),
-                wander=1.7,
-            )
-            width = float(parent.widths[position]) * float(rng.uniform(0.36, 0.62))
-            branch = _inside(_vessel(path, max(width, 0.0018), False), fovea, zoom)
-            if branch is not None:
-                yield branch
-                yield from _branches(rng, branch, fovea, root, zoom, depth=depth - 1)
-        side = -side if rng.random() < 0.7 else side
-        position += int(rng.integers(4, 12))
-
-
-# --- Which lesions a grade has -------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
-class _Plan:
-    """How many of each kind to draw; haemorrhages and beading per quadrant."""
-
-    microaneurysms: int = 0
-    haemorrhages: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
-    exudate_clusters: int = 0
-    cotton_wool_spots: int = 0
-    beaded_quadrants: int = 0
-    irma: int = 0
-    new_vessels_disc: bool = False
-    new_vessels_elsewhere: int = 0
-    preretinal: int = 0
-    vitreous: bool = False
-
-
-def _plan_lesions(rng: np.random.Generator, grade: int) -> _Plan:
-    plan = _Plan()
-    if grade == 0:
-        return plan
-    if grade == 1:
-        # One microaneurysm is grade 1 by definition; fewer than four are not drawn, since a
-        # network of this size cannot be expected to find one dot of two pixels.
-        plan.microaneurysms = int(rng.integers(4, 15))
-        return plan
-    plan.microaneurysms = int(rng.integers(5, 26))
-    plan.haemorrhages = [int(n) for n in rng.integers(0, 10, 4)]
-    while sum(plan.haemorrhages) < 5:
-        plan.haemorrhages[int(rng.integers(4))] += 1
-    plan.exudate_clusters = int(rng.choice([0, 1, 2, 3, 4], p=[0.2, 0.3, 0.25, 0.15, 0.1]))
-    plan.cotton_wool_spots = int(rng.choice([0, 1, 2, 3], p=[0.5, 0.25, 0.15, 0.1]))
-    severe = grade == 3 or (grade == 4 and rng.random() < 0.45)
-    if severe:
-        signs = rng.random(3) < (0.75, 0.5, 0.5)
-        if grade == 3 and not signs.any():
-            signs[int(rng.integers(3))] = True
-        if signs[0]:
-            low = SEVERE_HAEMORRHAGES_PER_QUADRANT + 1
-            plan.haemorrhages = [int(n) for n in rng.integers(low, low + 16, 4)]
-        else:
-            plan.haemorrhages = [n + int(rng.integers(3, 10)) for n in plan.haemorrhages]
-        plan.beaded_quadrants = int(rng.integers(2, 5)) if signs[1] else 0
-        plan.irma = int(rng.integers(2, 6)) if signs[2] else 0
-    if grade == 4:
-        signs = rng.random(4) < (0.5, 0.6, 0.45, 0.15)
-        if not signs.any():
-            signs[int(rng.integers(3))] = True
-        plan.new_vessels_disc = bool(signs[0])
-        plan.new_vessels_elsewhere = int(rng.integers(1, 4)) if signs[1] else 0
-        plan.preretinal = int(rng.integers(1, 3)) if signs[2] else 0
-        plan.vitreous = bool(signs[3])
-    return plan
-
-
-def _quadrant(x: float, y: float) -> int:
-    return (1 if x >= 0 else 0) + (2 if y >= 0 else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -455,7 +120,7 @@ class _Bead:
     last: int
 
 
-def _choose_beading(rng: np.random.Generator, eye: _Eye, plan: _Plan) -> tuple[_Bead, ...]:
+def _choose_beading(rng: np.random.Generator, eye: Eye, plan: Plan) -> tuple[_Bead, ...]:
     """Stretches of wide veins, one or two in each of the planned number of quadrants."""
     if plan.beaded_quadrants == 0:
         return ()
@@ -467,7 +132,7 @@ def _choose_beading(rng: np.random.Generator, eye: _Eye, plan: _Plan) -> tuple[_
             x, y = vein.points[first + 6].tolist()
             if math.hypot(x, y) < 0.44 and math.dist((x, y), eye.disc) > 0.7 * eye.disc_width:
                 bead = _Bead(vessel=index, first=first, last=first + 12)
-                stretches.setdefault(_quadrant(x, y), []).append(bead)
+                stretches.setdefault(quadrant_of(x, y), []).append(bead)
     order = [int(q) for q in rng.permutation(sorted(stretches))]
     chosen: list[_Bead] = []
     for quadrant in order[: plan.beaded_quadrants]:
@@ -488,7 +153,7 @@ def _choose_beading(rng: np.random.Generator, eye: _Eye, plan: _Plan) -> tuple[_
 class _Canvas:
     """Masks of one eye at `size_px` per field diameter, drawn large and reduced."""
 
-    def __init__(self, *, eye: _Eye, size_px: int) -> None:
+    def __init__(self, *, eye: Eye, size_px: int) -> None:
         self.eye = eye
         self.size_px = size_px
         # Fine vessels are about 2 thousandths of the field: draw at 1,400 px or more.
@@ -639,7 +304,7 @@ def _bump(x: Floats, y: Floats, at: tuple[float, float], sigma: float) -> Floats
     return value.astype(np.float32)
 
 
-def _background(eye: _Eye, size_px: int, rng: np.random.Generator) -> Floats:
+def _background(eye: Eye, size_px: int, rng: np.random.Generator) -> Floats:
     """Pigment, choroid and macula: smooth, so drawn at a third of the size and enlarged."""
     small = max(48, size_px // 3)
     x, y = _grid(small)
@@ -679,7 +344,7 @@ def _soft_disc(
     return np.asarray(edge, np.float32)
 
 
-def _paint_disc(colour: Floats, eye: _Eye, rng: np.random.Generator) -> None:
+def _paint_disc(colour: Floats, eye: Eye, rng: np.random.Generator) -> None:
     """Optic disc with cup, and a temporal crescent of atrophy in some eyes."""
     size_px = colour.shape[0]
     reach = 0.8 * eye.disc_width
@@ -723,7 +388,7 @@ def _cloud(
 # --- Lesions -------------------------------------------------------------------------------
 
 
-def _draw_lesions(canvas: _Canvas, plan: _Plan, rng: np.random.Generator) -> None:
+def _draw_lesions(canvas: _Canvas, plan: Plan, rng: np.random.Generator) -> None:
     for _ in range(canvas.eye.drusen):
         x, y = _place(canvas, rng, near=canvas.eye.fovea, spread=0.1)
         canvas.dot("drusen", x, y, float(rng.uniform(0.003, 0.008)), 1.0)
@@ -782,7 +447,7 @@ def _place(
             x, y = (float(v) for v in rng.normal(near, spread))
         if math.hypot(x, y) > limit:
             continue
-        if quadrant is not None and _quadrant(x, y) != quadrant:
+        if quadrant is not None and quadrant_of(x, y) != quadrant:
             continue
         point = (x, y)
         crowded = attempt < 150 and (
@@ -861,7 +526,7 @@ def _irma(canvas: _Canvas, rng: np.random.Generator) -> None:
     x, y = _place(canvas, rng, margin=0.1)
     for _ in range(int(rng.integers(4, 8))):
         start = np.array([x, y], np.float32) + rng.normal(0, 0.014, 2).astype(np.float32)
-        path = _walk(
+        path = walk(
             rng,
             start=start,
             heading=float(rng.uniform(0, 2 * math.pi)),
@@ -886,7 +551,7 @@ def _new_vessels(
     for index in range(int(rng.integers(16, 27))):
         heading = 2 * math.pi * index / 20 + float(rng.normal(0, 0.3))
         turn = float(rng.choice([-1.0, 1.0])) * float(rng.uniform(1.2, 3.0)) / radius
-        path = _walk(
+        path = walk(
             rng,
             start=origin + rng.normal(0, 0.15 * radius, 2).astype(np.float32),
             heading=heading,
@@ -969,7 +634,7 @@ def _photograph(
     )
     lit = lit * (1 - np.float32(2.2 * camera.vignette) * (sx**2 + sy**2))
     light = _resize(lit.astype(np.float32), field_px)
-    rng = _generator(seed, 1001)
+    rng = generator(seed, 1001)
     grain = rng.standard_normal((field_px, field_px), dtype=np.float32) * np.float32(camera.noise)
     # A byte of red sensor noise is not a byte of blue: shift one field instead of drawing three.
     picture = np.empty_like(colour)
@@ -1010,7 +675,7 @@ def _photograph(
             x_px=centre_x + mirror * px * field_px,
             y_px=centre_y + py * field_px,
             width_px=width * field_px,
-            quadrant=_quadrant(mirror * px, py),
+            quadrant=quadrant_of(mirror * px, py),
         )
         for kind, px, py, width in canvas.lesions
     )

@@ -20,7 +20,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dr_training.dataset import DrawnData
-from dr_training.drawing import LESION_KINDS
+from dr_training.lesions import LESION_KINDS
 from dr_training.networks import head_layers
 from dr_training.recipe import Recipe
 
@@ -214,7 +214,7 @@ def _jitter(pixels: tf.Tensor) -> tf.Tensor:
 def kind_weights(data: DrawnData) -> NDArray[np.float32]:
     """How much a marked cell of each kind counts: the rarer the kind, the more."""
     frequency = np.maximum(data.maps.mean(axis=(0, 1, 2)), 1e-4)
-    return np.clip(np.sqrt(0.25 / frequency), 1.0, 15.0).astype(np.float32)
+    return np.asarray(np.clip(np.sqrt(0.25 / frequency), 1.0, 15.0), np.float32)
 
 
 def _map_loss(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from dr_training.drawing import (
-    DEFAULT_SIZE_PX,
+from dr_training.drawing import DEFAULT_SIZE_PX, DrawnFundus, draw_fundus
+from dr_training.lesions import (
     GRADES,
     HARD_EXUDATE,
     IRMA,
@@ -19,8 +19,6 @@ from dr_training.drawing import (
     NEW_VESSELS_ELSEWHERE,
     PRERETINAL_HAEMORRHAGE,
     VENOUS_BEADING,
-    DrawnFundus,
-    draw_fundus,
 )
 
 GRADE_SEEDS = (22, 4, 23)

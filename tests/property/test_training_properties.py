@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dr_training.dataset import LESION_MAP_CELLS, lesion_map
-from dr_training.drawing import GRADES, LESION_KINDS, DrawnFundus, Lesion, draw_fundus, icdr_grade
+from dr_training.drawing import DrawnFundus, draw_fundus
 from dr_training.evaluate import (
     auc,
     confusion,
@@ -18,6 +18,7 @@ from dr_training.evaluate import (
     threshold_for_sensitivity,
     threshold_for_specificity,
 )
+from dr_training.lesions import GRADES, LESION_KINDS, Lesion, icdr_grade
 
 GRADE_PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=60)
 SCORED = st.lists(

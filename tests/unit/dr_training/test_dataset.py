@@ -8,7 +8,8 @@ import pytest
 
 from dr_training import dataset
 from dr_training.dataset import DrawnData, ensure_split, grades_of, lesion_map, load_shards
-from dr_training.drawing import LESION_KINDS, MICROANEURYSM, DrawnFundus, Lesion, draw_fundus
+from dr_training.drawing import DrawnFundus, draw_fundus
+from dr_training.lesions import LESION_KINDS, MICROANEURYSM, Lesion
 from dr_training.recipe import Recipe, Split, quick
 
 RECIPE = Recipe()

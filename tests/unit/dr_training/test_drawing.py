@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dr_training.drawing import (
+from dr_training.drawing import DrawnFundus, draw_fundus
+from dr_training.lesions import (
     COTTON_WOOL_SPOT,
     GRADES,
     HAEMORRHAGE,
@@ -21,9 +22,7 @@ from dr_training.drawing import (
     SEVERE_HAEMORRHAGES_PER_QUADRANT,
     VENOUS_BEADING,
     VITREOUS_HAEMORRHAGE,
-    DrawnFundus,
     Lesion,
-    draw_fundus,
     icdr_grade,
 )
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dr_training import random_package, sheets, train_demo
-from dr_training.drawing import GRADES
 from dr_training.evaluate import referable_score, sensitivity, softmax, specificity
 from dr_training.export import DenseLayer, PackageContent, environment, write_package
+from dr_training.lesions import GRADES
 from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE, random_card
 from dr_training.recipe import Recipe
 from dr_training.train_demo import HIGH_SENSITIVITY, HIGH_SPECIFICITY, choose_operating_points
