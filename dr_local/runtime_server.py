@@ -195,8 +195,9 @@ class Runtime:
             await asyncio.sleep(_JANITOR_INTERVAL_S)
             try:
                 await self._tidy()
-            except PlatformError as error:
-                _log.warning("housekeeping: %s", error.message)
+            except (PlatformError, botocore.exceptions.ClientError, OSError) as error:
+                # The next round may do better; idle containers must not stay for ever.
+                _log.warning("housekeeping: %s", error)
             await self._publish()
 
     async def close(self) -> None:
