@@ -196,6 +196,10 @@ def children(served: Served) -> list[int]:
     return [int(pid) for pid in text.split()]
 
 
+def count(served: Served, name: str) -> int:
+    return sum(event["event"] == name for event in list(served.events))
+
+
 def alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split(") ")[1][0] != "Z"
@@ -205,10 +209,11 @@ def alive(pid: int) -> bool:
 def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
     environment = {"MODEL_SERVER_WORKERS": "2"}
     with running(Served(TINY_MODEL, environment=environment)) as served:
+        wait_until(lambda: count(served, "ready") == 2)
         before = children(served)
         os.kill(before[0], signal.SIGKILL)
         wait_until(lambda: len(set(children(served)) - set(before)) == 1)
-        wait_until(lambda: sum(event["event"] == "ready" for event in served.events) == 3)
+        wait_until(lambda: count(served, "ready") == 3)
         assert {invoke(served).status for _ in range(6)} == {200}
         assert before[1] in children(served)
         died = served.event("worker_died")
