@@ -10,7 +10,7 @@ tree is killed. Events go to standard output, one JSON object a line:
 """
 
 # pathlib would be a tenth of the start.
-# ruff: noqa: PTH100, PTH118, PTH120, PTH123
+# ruff: noqa: PTH100, PTH106, PTH112, PTH118, PTH120, PTH123
 import ctypes
 import json
 import os
@@ -33,6 +33,7 @@ _CPU_TICK_S = 0.005
 _MEMORY_TICK_S = 0.02
 _SLOW_TICK_S = 0.1
 _STOP_GRACE_S = 2.0
+_REMOVE_S = 1.0
 
 
 def main() -> NoReturn:
@@ -70,13 +71,16 @@ def main() -> NoReturn:
     if watch.cgroup_killed() or watch.over_limit:
         reason = "out_of_memory" if reason in (None, "out_of_memory") else reason
     process_tree.kill_descendants(os.getpid())
+    # Read before the groups go, and removed here: the runtime server may be gone already.
+    peak_bytes, killer = watch.peak_bytes(), watch.killer
+    _remove_groups([os.path.dirname(procs) for procs in order["cgroup_procs"]])
     _report(
         {
             "event": "exited",
             "code": code,
             "reason": reason or "exited",
-            "peak_bytes": watch.peak_bytes(),
-            "by": watch.killer,
+            "peak_bytes": peak_bytes,
+            "by": killer,
         }
     )
     os._exit(0)
@@ -237,6 +241,17 @@ def _reap(child: int) -> int | None:
             return code
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
+
+
+def _remove_groups(folders: list[str]) -> None:
+    deadline = time.monotonic() + _REMOVE_S
+    for folder in folders:
+        while os.path.isdir(folder) and time.monotonic() < deadline:
+            try:
+                os.rmdir(folder)
+            except OSError:  # a process in it has not quite ended
+                _reap(-1)
+                time.sleep(0.005)
 
 
 def _report(event: dict[str, Any]) -> None:

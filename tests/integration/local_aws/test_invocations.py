@@ -410,6 +410,8 @@ class TestContainersEnd:
         process.kill()
         process.wait()
         wait_until(lambda: not [pid for pid in below if Path(f"/proc/{pid}").exists()])
+        instance = f"t{url.rpartition(':')[2]}"
+        wait_until(lambda: not list(Path("/sys/fs/cgroup").rglob(f"dr-local-{instance}-*")))
 
     def test_terminating_the_runtime_removes_folders_and_processes(
         self, deploy: Deploy, another_runtime
