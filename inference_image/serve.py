@@ -49,6 +49,7 @@ _MAX_DEATHS: Final = 5
 _DEATHS_WITHIN_S: Final = 10.0
 _COUNTER_BYTES: Final = 8
 _POLL_S: Final = 0.05
+_TURN_AWAY_S: Final = 2.0
 
 
 def _loading_answer() -> bytes:
@@ -338,7 +339,7 @@ class _Supervisor:
         with contextlib.suppress(OSError):
             caller, _ = self._listener.accept()
             with contextlib.closing(caller):
-                caller.settimeout(_POLL_S * 10)
+                caller.settimeout(_TURN_AWAY_S)
                 caller.recv(65_536)
                 caller.sendall(_LOADING)
                 caller.shutdown(socket.SHUT_WR)

@@ -236,7 +236,11 @@ class Served:
 
     def sentences(self) -> list[str]:
         """Lines on standard error that the service wrote, without those of the engine."""
-        return [line for line in self.errors.splitlines() if not line.startswith(("INFO:", "W0"))]
+        text = self.errors
+        # Two workers may write the engine's line into each other.
+        for part in ("INFO:", "Created TensorFlow Lite XNNPACK delegate for CPU."):
+            text = text.replace(part, "")
+        return [line for line in text.splitlines() if line.strip()]
 
     def _read_events(self, stream: Any) -> None:
         for line in stream:

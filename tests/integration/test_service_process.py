@@ -73,9 +73,11 @@ def test_sigterm_lets_the_request_in_flight_finish(workers: str) -> None:
         connection.putrequest("POST", "/invocations")
         connection.putheader("Content-Type", "image/jpeg")
         connection.putheader("Content-Length", str(len(body)))
+        connection.putheader("Expect", "100-continue")
         connection.endheaders()
+        # The service asks for the body: from here on the request is its own.
+        assert connection.sock.recv(100).startswith(b"HTTP/1.1 100")
         connection.send(body[:1000])
-        time.sleep(0.3)
         stop(served)
         time.sleep(0.5)
         assert served.process.poll() is None
