@@ -37,6 +37,10 @@ LOCKS = (
     Lock("requirements/dev.txt", ("serving", "experiments", "local", "dev")),
     Lock("requirements/training.txt", ("serving", "training", "test")),
     Lock("requirements/uv.txt", source="requirements/uv.in"),
+    Lock(
+        "inference_image/requirements-litert.txt",
+        source="inference_image/requirements-litert.in",
+    ),
 )
 
 
@@ -80,7 +84,8 @@ def faults(lock: Lock) -> list[str]:
 def write(lock: Lock) -> None:
     """Resolve `lock` again for every Python from 3.11 on."""
     command = [sys.executable, "-m", "uv", "pip", "compile", lock.source, "--quiet"]
-    command += ["--universal", "--python-version", _PYTHON, "--generate-hashes", "--no-header"]
+    command += ["--universal", "--python-version", _PYTHON, "--generate-hashes"]
+    command += ["--custom-compile-command", "make lock"]
     command += ["--upgrade", "--output-file", lock.path]
     for extra in lock.extras:
         command += ["--extra", extra]
