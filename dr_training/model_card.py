@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dr_training.recipe import Recipe
-from inference_image.contract import GRADE_LABELS, NOT_A_DEVICE, NOT_ASSESSED
+from inference_image.contract import GRADE_LABELS, NOT_ASSESSED
 
 DEMO_NOTICE = "Demo model trained on drawn photographs only; not for clinical use."
 RANDOM_NOTICE = (
@@ -24,11 +24,11 @@ def demo_card(
 ) -> str:
     """The card of the trained demo model."""
     rows = "\n".join(
-        f"| {title} | {_interval(metrics[key])} |"
-        for title, key in (
-            ("Accuracy (5 grades)", "accuracy"),
-            ("Quadratic weighted kappa", "quadratic_weighted_kappa"),
-            ("AUC for referable DR (grade ≥ 2)", "referable_auc"),
+        f"| {title} | {_interval(metrics[key], digits)} |"
+        for title, key, digits in (
+            ("Accuracy (5 grades)", "accuracy", 3),
+            ("Quadratic weighted kappa", "quadratic_weighted_kappa", 3),
+            ("AUC for referable DR (grade ≥ 2)", "referable_auc", 4),
         )
     )
     points = "\n".join(
@@ -42,13 +42,14 @@ def demo_card(
         for split in (recipe.train, recipe.validation, recipe.test)
     )
     header = " | ".join(GRADE_LABELS)
+    side = recipe.input_size_px
     counts = "\n".join(
         f"| **{label}** | {' | '.join(str(n) for n in row)} |"
         for label, row in zip(GRADE_LABELS, metrics["confusion"]["counts"], strict=True)
     )
     return f"""# Model card: {model_id}
 
-**{DEMO_NOTICE}** {NOT_A_DEVICE} {NOT_ASSESSED}
+**{DEMO_NOTICE}** It is not a medical device. {NOT_ASSESSED}
 
 The model grades diabetic retinopathy on fundus photographs from 0 to 4 (ICDR scale). It has
 seen drawn photographs only. On a real photograph its answer shows that the deployment works
@@ -57,8 +58,7 @@ and says nothing about the patient: no figure on this page holds for real photog
 ## Network
 MobileNet (alpha {recipe.alpha:g}) with global average pooling, two dense layers of 128 and one of
 5 units: {parameters:,} parameters, int8, {size_bytes / 1e6:.2f} MB. Input: uint8 RGB,
-{recipe.input_size_px} by {recipe.input_size_px} pixels. Outputs: float logits, and the last
-feature map for Grad-CAM.
+{side} by {side} pixels. Outputs: float logits, and the last feature map, for Grad-CAM.
 
 ## Data
 Photographs drawn by `dr_training.drawing` (described, with pictures and with what is
@@ -108,7 +108,7 @@ def random_card(
     width = f" (alpha {alpha:g})" if network == "mobilenet" else ""
     return f"""# Model card: {model_id}
 
-**{RANDOM_NOTICE}** {NOT_A_DEVICE} {NOT_ASSESSED}
+**{RANDOM_NOTICE}** It is not a medical device. {NOT_ASSESSED}
 
 {network}{width} with global average pooling, two dense layers of 128 and one of 5 units:
 {parameters:,} parameters, int8, {size_bytes / 1e6:.2f} MB. The weights come from a seeded
@@ -128,5 +128,6 @@ another version of TensorFlow, and then the digest differs: commit the new `mode
 """
 
 
-def _interval(estimate: Mapping[str, float]) -> str:
-    return f"{estimate['value']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"
+def _interval(estimate: Mapping[str, float], digits: int = 3) -> str:
+    value, low, high = (f"{estimate[name]:.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"

@@ -219,13 +219,16 @@ def choose_operating_points(
 ) -> list[dict[str, Any]]:
     """Thresholds on P(grade >= 2) for `high_sensitivity` and `high_specificity`.
 
-    Each is the least demanding threshold that reaches its aim on the data given, moved half
-    way to the next score, so that a rounding error does not decide.
+    Where the grades overlap, each is the least demanding threshold that reaches its own aim.
+    Where they are so far apart that every threshold of a range reaches both aims,
+    `high_sensitivity` is the low end of that range and `high_specificity` the high end. Each
+    is moved half way to the next score, so that a rounding error does not decide.
     """
     score = evaluate.referable_score(evaluate.softmax(logits, temperature))
     positive = grades >= REFERABLE_FROM_GRADE
     sensitive = evaluate.threshold_for_sensitivity(positive, score, HIGH_SENSITIVITY)
     specific = evaluate.threshold_for_specificity(positive, score, HIGH_SPECIFICITY)
+    sensitive, specific = min(sensitive, specific), max(sensitive, specific)
     rows = (
         ("high_sensitivity", sensitive, f"sensitivity at least {HIGH_SENSITIVITY:g}"),
         ("high_specificity", specific, f"specificity at least {HIGH_SPECIFICITY:g}"),

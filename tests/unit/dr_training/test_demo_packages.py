@@ -57,6 +57,9 @@ def test_the_demo_package_records_its_figures_with_intervals(demo: ModelSpec) ->
         figure = metrics[name]
         assert figure["low"] <= figure["value"] <= figure["high"]
     assert metrics["quadratic_weighted_kappa"]["value"] > 0.9
+    low, high = demo.operating_point("high_sensitivity"), demo.operating_point("high_specificity")
+    assert low.threshold < high.threshold
+    assert demo.operating_point() == low
     assert metrics["grade_agreement_int8_with_float"] > 0.9
 
 

@@ -107,6 +107,19 @@ def test_operating_points_reach_their_aims_on_the_data_they_were_chosen_on() -> 
     assert points["high_sensitivity"]["threshold"] < points["high_specificity"]["threshold"]
 
 
+def test_grades_far_apart_still_give_the_more_sensitive_point_the_lower_threshold() -> None:
+    grades = np.arange(100) % 5
+    logits = np.full((100, 5), -4.0)
+    logits[np.arange(100), grades] = np.linspace(2, 6, 100)
+    low, high = choose_operating_points(logits, grades, 1.0)
+    assert (low["name"], high["name"]) == ("high_sensitivity", "high_specificity")
+    assert low["threshold"] < high["threshold"]
+    score, positive = referable_score(softmax(logits)), grades >= 2
+    for row in (low, high):
+        assert sensitivity(positive, score >= row["threshold"]) >= HIGH_SENSITIVITY
+        assert specificity(positive, score >= row["threshold"]) >= HIGH_SPECIFICITY
+
+
 def test_cards_say_what_the_model_is_not() -> None:
     card = random_card(
         model_id="vgg19-demo",
