@@ -81,7 +81,7 @@ def predict(
 
 @app.command()
 def draw(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("out/drawn"),
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("out/photographs"),
     grade: Annotated[
         int | None, typer.Option(min=0, max=4, help="One grade; all five when left out.")
     ] = None,
