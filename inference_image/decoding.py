@@ -12,6 +12,7 @@ EXIF orientation is applied, alpha is composited on black (the colour around a f
 """
 
 import io
+import re
 import struct
 import warnings
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from inference_image.contract import ACCEPTED_IMAGE_TYPES, MEDIA_JPEG, MEDIA_OPA
 DEFAULT_MAX_IMAGE_BYTES: Final = 25 * 1024 * 1024
 # Fundus cameras reach 24 megapixels, phones 50; Pillow itself warns above 89.
 DEFAULT_MAX_IMAGE_PIXELS: Final = 60_000_000
+# A picture of one row or column is no photograph, and costs a resampling out of proportion.
+MAX_SIDE_PX: Final = 20_000
 _PILLOW_FORMATS: Final = {MEDIA_JPEG: "JPEG", MEDIA_PNG: "PNG"}
 # "image/jpg" and "image/pjpeg" are common slips for the registered name.
 _ALIASES: Final = {"image/jpg": MEDIA_JPEG, "image/pjpeg": MEDIA_JPEG, "image/x-png": MEDIA_PNG}
@@ -66,6 +69,23 @@ _SIGNATURES: Final = (
     (0, b"<?xml", "application/xml"),
 )
 _SOF_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SOS: Final = 0xDA
+_EOI: Final = 0xD9
+# Markers that no length follows: stuffing, TEM, RST0-7, SOI.
+_BARE_MARKERS: Final = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
+# In compressed data FF is followed by 00, by a restart marker or by another FF.
+_NEXT_MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_MAX_FILL_BYTES: Final = 16
+_MAX_SEGMENTS: Final = 1000
+# Each scan of a JPEG goes over the whole picture again, also an empty one of ten bytes. Cameras
+# write one, progressive files ten; the product keeps a large picture below seconds.
+_MAX_SCANS: Final = 100
+_MAX_SCANNED_PIXELS: Final = 1_200_000_000
+# Encoders write pieces of 8 KiB or more; each chunk costs the reader the same, however small.
+_MAX_SMALL_CHUNKS: Final = 1000
+_PNG_CHUNK_BYTES: Final = 1024
+# Rows that are converted at a time, so that a large picture has no large intermediate.
+_BAND_ROWS: Final = 64
 
 
 class PhotographError(ValueError):
@@ -133,9 +153,10 @@ def decode(
             413, f"The image has {len(data)} bytes; at most {bounds.max_bytes} are accepted."
         )
     media_type = _check_type(data, declared_type)
-    size = _size_from_header(data, media_type)
-    if size is not None:
-        _check_pixels(size, bounds)
+    if media_type == MEDIA_PNG:
+        _check_png(data, bounds)
+    else:
+        _check_jpeg(data, bounds)
     try:
         # Pillow's warnings quote what it found in the metadata, which may be about a person,
         # and are of no use to whoever reads the log.
@@ -147,10 +168,12 @@ def decode(
     except Exception as error:
         # Decoders raise whatever the damaged bytes lead them to (OSError, SyntaxError,
         # ValueError, struct.error, ...), and none of it is a fault of the service.
-        raise PhotographError(
-            422,
-            f"The {_PILLOW_FORMATS[media_type]} cannot be decoded: it is truncated or damaged.",
-        ) from error
+        raise _damaged(media_type) from error
+
+
+def _damaged(media_type: str) -> PhotographError:
+    name = _PILLOW_FORMATS[media_type]
+    return PhotographError(422, f"The {name} cannot be decoded: it is truncated or damaged.")
 
 
 def _check_type(data: bytes, declared_type: str | None) -> str:
@@ -179,25 +202,77 @@ def _check_pixels(size: tuple[int, int], bounds: Limits) -> None:
             f"The image has {width} x {height} pixels; at most {bounds.max_pixels} pixels are "
             "accepted.",
         )
+    if max(width, height) > MAX_SIDE_PX:
+        raise PhotographError(
+            413,
+            f"The image has {width} x {height} pixels; a side may have at most {MAX_SIDE_PX}.",
+        )
 
 
-def _size_from_header(data: bytes, media_type: str) -> tuple[int, int] | None:
-    """Width and height by the file's header; None where the header is not complete."""
-    if media_type == MEDIA_PNG:
-        return struct.unpack(">II", data[16:24]) if len(data) >= 24 else None
-    position = 2
-    while position + 9 <= len(data):
-        if data[position] != 0xFF:
-            return None
-        marker = data[position + 1]
-        if marker == 0xFF:
-            position += 1
-        elif marker in _SOF_MARKERS:
-            height, width = struct.unpack(">HH", data[position + 5 : position + 9])
-            return width, height
+def _check_png(data: bytes, bounds: Limits) -> None:
+    """Refuse by the header and by the number of chunks, before anything is decoded."""
+    if len(data) >= 24:
+        _check_pixels(struct.unpack(">II", data[16:24]), bounds)
+    left = _MAX_SMALL_CHUNKS + len(data) // _PNG_CHUNK_BYTES
+    position = 8
+    while position + 8 <= len(data):
+        position += 12 + int(struct.unpack_from(">I", data, position)[0])
+        left -= 1
+        if left < 0:
+            raise PhotographError(422, "The PNG cannot be decoded: it has too many chunks.")
+
+
+def _check_jpeg(data: bytes, bounds: Limits) -> None:
+    """Refuse by the header and by the number of scans, before anything is decoded."""
+    size, position = _jpeg_header(data, bounds)
+    scans = segments = 0
+    while True:
+        # At a SOS marker or another one after it.
+        if data[position + 1] == _SOS:
+            scans += 1
+            if scans > _MAX_SCANS or scans * size[0] * size[1] > _MAX_SCANNED_PIXELS:
+                raise PhotographError(
+                    422, f"The JPEG cannot be decoded: it has {scans} scans or more, too many."
+                )
+        if data[position + 1] == _EOI or position + 4 > len(data):
+            return
+        if data[position + 1] in _BARE_MARKERS:
+            position += 2
         else:
-            position += 2 + int(struct.unpack(">H", data[position + 2 : position + 4])[0])
-    return None
+            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
+        found = _NEXT_MARKER.search(data, position)
+        segments += 1
+        if segments > _MAX_SEGMENTS:
+            raise _damaged(MEDIA_JPEG)
+        if found is None:
+            return
+        position = found.start()
+
+
+def _jpeg_header(data: bytes, bounds: Limits) -> tuple[tuple[int, int], int]:
+    """Width and height, within bounds, and where the first scan begins."""
+    size: tuple[int, int] | None = None
+    position = 2
+    for _ in range(_MAX_SEGMENTS):
+        # Some writers pad between segments, with FF or with other bytes.
+        end = position + _MAX_FILL_BYTES
+        while position < end and data.startswith(b"\xff\xff", position):
+            position += 1
+        position = data.find(b"\xff", position, end + 1)
+        if position < 0 or position + 4 > len(data):
+            break
+        marker = data[position + 1]
+        if marker == _SOS and size is not None:
+            return size, position
+        if marker in _SOF_MARKERS and position + 9 <= len(data):
+            height, width = struct.unpack_from(">HH", data, position + 5)
+            size = (width, height)
+            _check_pixels(size, bounds)
+        if marker in _BARE_MARKERS:
+            position += 2
+        else:
+            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
+    raise _damaged(MEDIA_JPEG)
 
 
 def _decode(data: bytes, media_type: str, bounds: Limits, min_side_px: int | None) -> Decoded:
@@ -238,9 +313,13 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode.startswith("I"):
         # Pillow's own conversion clips 16 bits at 255 and turns a photograph white.
-        samples = np.asarray(image).astype(np.int64)
-        scaled = np.clip((samples + 128) // 257, 0, 255).astype(np.uint8)
-        return Image.fromarray(scaled).convert("RGB")
+        grey = Image.new("RGB", image.size)
+        for top in range(0, image.height, _BAND_ROWS):
+            band = image.crop((0, top, image.width, min(top + _BAND_ROWS, image.height)))
+            samples = np.clip(np.asarray(band), 0, 65_535).astype(np.uint32)
+            scaled = ((samples + 128) // 257).astype(np.uint8)
+            grey.paste(Image.fromarray(scaled).convert("RGB"), (0, top))
+        return grey
     if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "La", "RGBa"):
         layered = image if image.mode == "RGBA" else image.convert("RGBA")
         black = Image.new("RGB", layered.size)
