@@ -156,9 +156,8 @@ class InferenceImageRepo(Construct):
             the bootstrap qualifier of the app's context, not of a stack's own synthesizer).
         directory: the build context, with a `Dockerfile` and a `.dockerignore`.
         docker_outputs: `--output` arguments of the build. SageMaker refuses OCI manifests; give
-            `("type=docker,oci-mediatypes=false",)` where the engine makes them (a new Docker
-            Engine 29, or a builder of `docker buildx create`), and nothing where it does not:
-            BuildKit inside Debian's engine has no such exporter and fails.
+            `("type=docker,oci-mediatypes=false",)` where Docker pushes them (docs/stacks.md says
+            which one does), and nothing elsewhere: Debian's engine knows no such output.
 
     Defaults: `"build"`, from the installed `inference_image` package, as the engine puts images
     out by itself.
