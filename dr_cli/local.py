@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dr_cli.console import make_console
 from dr_cli.errors import CommandError
+from dr_cli.invocation import dr
 from dr_experiments.analysis import ContainerFacts
 from dr_experiments.targets import sagemaker_client
 from dr_local import lifecycle
@@ -36,6 +37,11 @@ class RunningLocalAws:
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
         )
+
+    def endpoints(self) -> list[str]:
+        """Names of the deployed endpoints, sorted."""
+        pages = self.client("sagemaker").get_paginator("list_endpoints").paginate()
+        return sorted(e["EndpointName"] for page in pages for e in page["Endpoints"])
 
     def container_facts(self, endpoint: str) -> ContainerFacts:
         """What the runtime knows about the first container of an endpoint."""
@@ -91,9 +97,9 @@ def up(*, control_port: int | None, runtime_port: int | None, idle_timeout_s: fl
     print(f"  control plane      {local.endpoint_url}")
     print(f"  SageMaker runtime  {local.runtime_url}")
     print(f"  logs               {local.logs_dir}")
-    print("deploy:  dr local deploy dr-serverless-mobilenet-2048")
-    print('or use your own tools:  eval "$(dr local env)"')
-    print("stop it:  dr local down")
+    print(f"deploy:  {dr('local deploy dr-serverless-mobilenet-2048')}")
+    print(f'or use your own tools:  eval "$({dr("local env")})"')
+    print(f"stop it:  {dr('local down')}")
 
 
 def status() -> bool:
@@ -229,5 +235,5 @@ def push(local: lifecycle.LocalAws, folder: Path, *, bucket: str) -> str:
 def _require_running() -> lifecycle.LocalAws:
     local = lifecycle.status(state_dir=STATE_DIR)
     if local is None:
-        raise CommandError("no local AWS runs from this folder; start it with: dr local up")
+        raise CommandError(f"no local AWS runs from this folder; start it with: {dr('local up')}")
     return local
