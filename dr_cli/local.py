@@ -12,6 +12,7 @@ from dr_experiments.analysis import ContainerFacts
 from dr_experiments.targets import sagemaker_client
 from dr_local import lifecycle
 from dr_local.clients import ACCESS_KEY, REGION, SECRET_KEY
+from dr_local.errors import HalfAliveError
 
 STATE_DIR: Final = lifecycle.DEFAULT_STATE_DIR
 # No asset of the image, so no Docker is needed; the package is pushed outside CloudFormation.
@@ -86,13 +87,16 @@ def running_local_aws(state_dir: Path = STATE_DIR) -> RunningLocalAws | None:
 
 def up(*, control_port: int | None, runtime_port: int | None, idle_timeout_s: float) -> None:
     """See `dr local up --help`."""
-    was_running = lifecycle.status(state_dir=STATE_DIR) is not None
+    before = lifecycle.recorded(state_dir=STATE_DIR)
+    was_running = before is not None and before.is_running
     local = lifecycle.up(
         state_dir=STATE_DIR,
         port=control_port,
         runtime_port=runtime_port,
         idle_timeout_s=idle_timeout_s,
     )
+    if before is not None and not was_running:
+        print("The last one had died before `dr local down`; what was deployed there is lost.")
     print("The local AWS runs already." if was_running else "The local AWS runs.")
     print(f"  control plane      {local.endpoint_url}")
     print(f"  SageMaker runtime  {local.runtime_url}")
@@ -103,10 +107,14 @@ def up(*, control_port: int | None, runtime_port: int | None, idle_timeout_s: fl
 
 
 def status() -> bool:
-    """Print what runs; False when nothing does."""
-    local = lifecycle.status(state_dir=STATE_DIR)
+    """Print what runs; False when nothing does, or only half of it."""
+    try:
+        local = lifecycle.status(state_dir=STATE_DIR)
+    except HalfAliveError as error:
+        print(f"Half of it runs: {error}")
+        return False
     if local is None:
-        print("No local AWS runs from this folder; start it with: dr local up")
+        print(f"No local AWS runs from this folder; start it with: {dr('local up')}")
         return False
     from rich.table import Table
 
@@ -118,7 +126,7 @@ def status() -> bool:
         for endpoint in page["Endpoints"]
     )
     if not names:
-        print("No endpoint is deployed; deploy one with: dr local deploy STACK")
+        print(f"No endpoint is deployed; deploy one with: {dr('local deploy STACK')}")
         return True
     warm = local.metrics()["endpoints"]
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -161,6 +169,7 @@ def print_environment() -> None:
 def deploy(stacks: Sequence[str]) -> None:
     """See `dr local deploy --help`."""
     from dr_cli.console import Steps
+    from dr_cli.packages import require_files, spec_of
     from stacks.matrix import MATRIX, staged
 
     rows = {row.stack_id: row for row in MATRIX}
@@ -170,13 +179,18 @@ def deploy(stacks: Sequence[str]) -> None:
             f"{', '.join(unknown)} is not in the deployment matrix; list the stacks with: "
             "npx cdk list"
         )
+    packages = sorted({rows[name].package for name in stacks})
+    for package in packages:
+        # Before anything is deployed: a file that is missing later would leave half of it.
+        folder = MODEL_ROOT / package
+        require_files(spec_of(folder), folder)
     local = _require_running()
     steps = Steps(make_console())
     shared = staged("shared", None)
     with steps.step(f"cdk bootstrap, cdk deploy {shared}"):
         bootstrap(local)
         bucket = deploy_shared(local, shared)
-    for package in sorted({rows[name].package for name in stacks}):
+    for package in packages:
         with steps.step(f"Pushing {package}"):
             push(local, MODEL_ROOT / package, bucket=bucket)
     with steps.step(f"cdk deploy {' '.join(stacks)}"):
