@@ -7,8 +7,8 @@ Everything here is about form, nothing about images; refusals carry their HTTP s
 """
 
 import base64
-import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +24,17 @@ from inference_image.contract import (
 
 ATTRIBUTES: Final = (EXPLAIN_ATTRIBUTE, OPERATING_POINT_ATTRIBUTE)
 JSON_SHAPES: Final = '{"image": "<base64>"}, {"instances": [{"b64": "<base64>"}]} or {"inputs": …}'
+# A caller's own words come back in a refusal, but no more of them than tells which are meant.
+_MOST_ECHOED: Final = 100
+# The document is one long text and a few names around it. Each bracket costs the parser a
+# hundred times its byte, so all that is not in a text is counted first.
+_JSON_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# Some writers escape each "/" (one character in 64) and each end of line (one in 76).
+_MOST_JSON_ESCAPES: Final = 1 / 16
+_MOST_JSON_AROUND: Final = 256
+_MOST_JSON_TEXTS: Final = 32
+_JSON_SPACE: Final = b" \t\n\r"
+_BASE64_SPACE: Final = b" \t\n\v\f\r"
 # How base64 of a JPEG and of a PNG begins: some clients send that under an opaque type.
 _BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo")
 
@@ -60,12 +71,18 @@ def media_type(content_type: str | None) -> str:
 
 
 def wants_csv(accept: str | None) -> bool:
-    """Whether CSV is preferred: the first of the two types that Accept names wins."""
+    """Whether CSV is preferred: of the two types, the first that Accept names and allows wins."""
     for part in (accept or "").lower().split(","):
-        bare = part.partition(";")[0].strip()
-        if bare in (MEDIA_CSV, MEDIA_JSON):
+        bare, *parameters = (piece.strip() for piece in part.split(";"))
+        if bare in (MEDIA_CSV, MEDIA_JSON) and not any(map(_is_zero_weight, parameters)):
             return bare == MEDIA_CSV
     return False
+
+
+def _is_zero_weight(parameter: str) -> bool:
+    """Whether a parameter of Accept is `q=0`, which means: not this one (RFC 9110, 12.4.2)."""
+    name, _, value = (piece.strip() for piece in parameter.partition("="))
+    return name == "q" and re.fullmatch(r"0(\.0{0,3})?", value) is not None
 
 
 def parse_attributes(header: str | None) -> Options:
@@ -82,8 +99,12 @@ def parse_attributes(header: str | None) -> Options:
         if name not in ATTRIBUTES or not separator or not value:
             raise RefusedRequestError(
                 400,
-                f"Custom attribute {part.strip()[:60]!r} is not known; known are "
+                f"Custom attribute {part.strip()[:_MOST_ECHOED]!r} is not known; known are "
                 f"{', '.join(f'{known}=<value>' for known in ATTRIBUTES)}.",
+            )
+        if len(value) > _MOST_ECHOED:
+            raise RefusedRequestError(
+                400, f"The value of {name} has {len(value)} characters; {_MOST_ECHOED} may be sent."
             )
         values[name] = value
     return Options(
@@ -98,7 +119,7 @@ def check_content_type(content_type: str) -> None:
         return
     raise RefusedRequestError(
         415,
-        f"Content-Type {content_type[:60]!r} is not accepted; accepted are "
+        f"Content-Type {content_type[:_MOST_ECHOED]!r} is not accepted; accepted are "
         f"{', '.join(ACCEPTED_CONTENT_TYPES)}.",
     )
 
@@ -122,19 +143,45 @@ def extract(body: bytes, content_type: str) -> Photograph:
         if start.startswith((b"{", b'"')):
             return Photograph(data=_from_json(body), declared_type=None)
         if start.startswith(_BASE64_STARTS):
-            return Photograph(data=_from_base64(body.decode("latin-1")), declared_type=None)
+            return Photograph(data=_from_base64(body), declared_type=None)
         return Photograph(data=body, declared_type=None)
     return Photograph(data=body, declared_type=content_type)
 
 
 def _from_json(body: bytes) -> bytes:
+    _check_size_around(body)
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
+        raise _not_json() from None
+    # What is not ASCII becomes "?", which is no base64 either.
+    return _from_base64(_find_image(document).encode("ascii", "replace"))
+
+
+def _not_json() -> RefusedRequestError:
+    return RefusedRequestError(400, f"The body is not JSON; send the image as {JSON_SHAPES}.")
+
+
+def _check_size_around(body: bytes) -> None:
+    """Raise 400 where the document is more than a text and its names, without parsing it."""
+    if body.count(b"\\") > _MOST_JSON_AROUND + len(body) * _MOST_JSON_ESCAPES:
+        raise RefusedRequestError(400, "The image in the JSON is not base64: it has too many \\.")
+    around = texts = position = 0
+    while around <= _MOST_JSON_AROUND and texts <= _MOST_JSON_TEXTS:
+        start = body.find(b'"', position)
+        outside = body[position : start if start >= 0 else len(body)]
+        around += len(outside.translate(None, _JSON_SPACE))
+        if start < 0:
+            break
+        text = _JSON_TEXT.match(body, start)
+        if text is None:
+            raise _not_json()
+        texts += 1
+        position = text.end()
+    if around > _MOST_JSON_AROUND or texts > _MOST_JSON_TEXTS:
         raise RefusedRequestError(
-            400, f"The body is not JSON; send the image as {JSON_SHAPES}."
-        ) from None
-    return _from_base64(_find_image(document))
+            400, f"The JSON must be one image as base64 text and little else: {JSON_SHAPES}."
+        )
 
 
 def _find_image(document: Any) -> str:
@@ -159,10 +206,10 @@ def _find_image(document: Any) -> str:
     return value
 
 
-def _from_base64(text: str) -> bytes:
-    if text.startswith("data:"):
-        text = text.partition(",")[2]
+def _from_base64(text: bytes) -> bytes:
+    if text.startswith(b"data:"):
+        text = text.partition(b",")[2]
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
+        return base64.b64decode(text.translate(None, _BASE64_SPACE), validate=True)
+    except ValueError:
         raise RefusedRequestError(400, "The image is not valid base64.") from None
