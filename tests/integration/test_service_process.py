@@ -237,13 +237,12 @@ def test_who_waits_in_the_kernels_queue_at_sigterm_is_answered(workers: str) -> 
 
 def test_a_reader_of_the_log_who_goes_away_or_sleeps_stops_nothing() -> None:
     for gone in (True, False):
-        with Served(TINY_MODEL) as starting:
-            environment = starting._environment
-            command = starting._command
         port = str(free_port())
+        # Started, unlike elsewhere, without anybody who reads on.
+        served = Served(TINY_MODEL, environment={"SAGEMAKER_BIND_TO_PORT": port})
         process = subprocess.Popen(
-            command,
-            env={**environment, "SAGEMAKER_BIND_TO_PORT": port},
+            served._command,
+            env=served._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
@@ -254,7 +253,7 @@ def test_a_reader_of_the_log_who_goes_away_or_sleeps_stops_nothing() -> None:
             if gone:
                 process.stdout.close()
             # Enough lines to fill the pipe, were they waited for.
-            for _ in range(700):
+            for _ in range(400):
                 connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
                 connection.request("POST", "/invocations", b"", JPEG)
                 assert connection.getresponse().status == 400
