@@ -56,8 +56,9 @@ _RESERVE_S: Final = 0.5
 _TEXT_TYPES: Final = ("text/", "application/json", MEDIA_PROBLEM)
 _REQUEST_ID_HEADER: Final = b"x-request-id"
 _REFUSAL: Final = "dr.refusal"
-# Home folders of Lambda do not exist, and libraries that look for a cache there fail.
-_FOLDERS_IN_TMP: Final = ("HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR", "KERAS_HOME")
+# Lambda's home folder does not exist, and libraries that keep a cache there fail. These name
+# a place for it; without them it is in the home folder.
+_CACHE_VARIABLES: Final = ("XDG_CACHE_HOME", "MPLCONFIGDIR", "KERAS_HOME")
 
 
 class LambdaHandler:
@@ -268,11 +269,16 @@ def settings_on_lambda(environment: Mapping[str, str]) -> Settings:
 
 
 def use_writable_folders(environment: MutableMapping[str, str]) -> None:
-    """Point home and cache folders that cannot be written to the temporary folder."""
-    for name in _FOLDERS_IN_TMP:
-        folder = environment.get(name, "")
-        if not folder or not Path(folder).is_dir() or not os.access(folder, os.W_OK):
-            environment[name] = tempfile.gettempdir()
+    """Move a home that cannot be written to the temporary folder, and caches back under it."""
+    if not _writable(environment.get("HOME", "")):
+        environment["HOME"] = tempfile.gettempdir()
+    for name in _CACHE_VARIABLES:
+        if name in environment and not _writable(environment[name]):
+            del environment[name]
+
+
+def _writable(folder: str) -> bool:
+    return bool(folder) and Path(folder).is_dir() and os.access(folder, os.W_OK)
 
 
 def _ms_since(began: float) -> float:

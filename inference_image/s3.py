@@ -131,12 +131,12 @@ def _get(
     connection = connect(address.netloc, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", address.path, headers=headers)
-        response = connection.getresponse()
-        other_region = response.getheader(_REGION_HEADER)
-        if response.status in (301, 307, 400) and other_region not in (None, region):
-            return str(other_region)
-        _check_status(response, location)
-        return _store(response, target)
+        with connection.getresponse() as response:
+            other_region = response.getheader(_REGION_HEADER)
+            if response.status in (301, 307, 400) and other_region not in (None, region):
+                return str(other_region)
+            _check_status(response, location)
+            return _store(response, target)
     except ssl.SSLCertVerificationError as error:
         raise S3Error(
             f"the certificate of {address.netloc} cannot be verified ({error.verify_message}); "

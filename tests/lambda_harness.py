@@ -1,6 +1,6 @@
 """Events as Lambda receives them, written by the public formats, and the service behind them.
 
-    >>> handler(function_url_event("POST", "/invocations", jpeg, {"Content-Type": "image/jpeg"}), None)
+    >>> handler(function_url_event("POST", "/invocations", jpeg), None)
 
 Sources: "Using API Gateway with Lambda" and "Invoking Lambda function URLs" of the AWS
 documentation, payload formats 1.0 and 2.0.
