@@ -29,7 +29,7 @@ def measure(package: Path, starts: int) -> dict[str, list[float]]:
             calls = [function.invoke(event) for _ in range(2 + _WARM_CALLS)]
             if any(reply_of(call.answer).status != 200 for call in calls):
                 raise SystemExit(f"{package}: {calls[-1].answer}")
-            wait_until(lambda: bool(function.events("ready")))  # noqa: B023
+            wait_until(lambda: bool(function.events("ready")))
             ready = function.events("ready")[0]
         figures["first"].append(calls[0].wait_ms)
         figures["second"].append(calls[1].wait_ms)

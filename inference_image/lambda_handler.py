@@ -214,6 +214,8 @@ class _Front:
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         from inference_image.http_app import problem
 
+        # A prediction that ended after its invocation has its say first: it leaves the queue.
+        await asyncio.sleep(0)
         context = scope["aws.context"]
         invocation = getattr(context, "aws_request_id", None)
         refusal = scope["aws.event"][_REFUSAL]

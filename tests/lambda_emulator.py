@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tests.lambda_harness import Event
 from tests.service_harness import REPOSITORY, wait_until
 
 HANDLER = "inference_image.lambda_handler.handler"
