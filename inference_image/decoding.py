@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from PIL import Image
@@ -81,7 +81,7 @@ _ALIASES: Final = {
     "image/x-ms-bmp": MEDIA_BMP,
 }
 _EXIF_ORIENTATION: Final = 0x0112
-_TIFF_PHOTOMETRIC: Final = 262
+_TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 _WHITE_IS_ZERO: Final = 0
 # Larger profiles describe printers, and take long to read.
 _MOST_PROFILE_BYTES: Final = 1_000_000
@@ -330,8 +330,12 @@ def _relabelled(image: Image.Image, mode: str) -> Image.Image:
 
 def _white_is_zero(image: Image.Image) -> bool:
     """Whether 16-bit grey counts from white; Pillow turns only fewer bits around."""
-    tags: Mapping[int, object] = getattr(image, "tag_v2", {})
-    return image.mode.startswith("I;16") and tags.get(_TIFF_PHOTOMETRIC) == _WHITE_IS_ZERO
+    photometric = _tiff_tags(image).get(_TIFF_PHOTOMETRIC)
+    return image.mode.startswith("I;16") and photometric == _WHITE_IS_ZERO
+
+
+def _tiff_tags(image: Image.Image) -> Mapping[int, Any]:
+    return getattr(image, "tag_v2", None) or {}
 
 
 def _orientation(image: Image.Image) -> int:
@@ -368,17 +372,17 @@ def _to_rgb(image: Image.Image, *, white_is_zero: bool = False) -> Image.Image:
 def _from_sixteen_bits(image: Image.Image, *, white_is_zero: bool) -> Image.Image:
     """Scale 0..65535 to 0..255: Pillow's own conversion clips and turns a photograph white."""
     samples = np.asarray(image)
-    bits = getattr(image, "tag_v2", {}).get(258, (16,))[0]
-    highest = 2 ** int(bits) - 1
+    bits: int = next(iter(_tiff_tags(image).get(_TIFF_BITS, (16,))))
+    highest = 2**bits - 1
     table = np.clip((np.arange(65_536) * 255 + highest // 2) // highest, 0, 255).astype(np.uint8)
     if white_is_zero:
         table = 255 - table
     key = image.info.get("transparency")
     if isinstance(key, int) and 0 <= key <= highest:
         table[key] = 0
-    grey = np.empty(samples.shape, dtype=np.uint8)
+    grey = np.empty((image.height, image.width), dtype=np.uint8)
     # Indexing takes eight bytes for each pixel: a block of rows at a time.
-    for row in range(0, grey.shape[0], 256):
+    for row in range(0, image.height, 256):
         np.take(table, samples[row : row + 256], out=grey[row : row + 256])
     return Image.fromarray(grey).convert("RGB")
 

@@ -140,12 +140,12 @@ def raw_picture(photograph: DicomPhotograph) -> Image.Image:
     rows, columns = photograph.rows_px, photograph.columns_px
     if photograph.photometric == "YBR_FULL_422":
         return _from_422(photograph)
-    kind = np.dtype(np.uint8 if photograph.bits_allocated == 8 else np.uint16)
+    order = ">" if photograph.big_endian else "<"
+    kind = np.dtype("u1" if photograph.bits_allocated == 8 else order + "u2")
     count = rows * columns * photograph.samples
     if len(photograph.frame) < count * kind.itemsize:
         raise PhotographError(422, "The DICOM file has fewer bytes than pixels: it is truncated.")
-    order = kind.newbyteorder(">" if photograph.big_endian else "<")
-    samples = np.frombuffer(photograph.frame, dtype=order, count=count)
+    samples = np.frombuffer(photograph.frame, dtype=kind, count=count)
     if photograph.photometric == _PALETTE:
         return Image.fromarray(_from_palette(samples.reshape(rows, columns), photograph))
     if photograph.samples == 1:
@@ -413,7 +413,7 @@ def _from_palette(samples: Samples, photograph: DicomPhotograph) -> npt.NDArray[
         entries, first, bits = struct.unpack(order + "3H", descriptor)
         entries = entries or 65_536
         wide = bits == 16 and len(table) >= 2 * entries
-        kind = np.dtype(np.uint16).newbyteorder(order) if wide else np.dtype(np.uint8)
+        kind = np.dtype(order + "u2" if wide else "u1")
         colours = np.frombuffer(table, dtype=kind, count=entries).astype(np.int64)
         eight = _scaled(colours, 65_535 if wide else 255)
         index = np.arange(2**photograph.bits_allocated) & (2**photograph.bits_stored - 1)
