@@ -304,10 +304,12 @@ def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | N
 
 def _embedded(image: Image.Image, dicom: "DicomPhotograph", min_side_px: int | None) -> Image.Image:
     """Decode the JPEG or JPEG 2000 of a DICOM; colour as PS3.5 8.2.1 says."""
+    from inference_image.dicom import from_ybr
+
     ybr = dicom.photometric.startswith("YBR_FULL")
     if dicom.media_type != MEDIA_JPEG:
         # The codestream undoes its own colour transform (YBR_ICT, YBR_RCT), but no other.
-        return _relabelled(image, "YCbCr").convert("RGB") if ybr else image
+        return from_ybr(image) if ybr and image.mode == "RGB" else image
     adobe = image.info.get("adobe_transform")
     # Without a marker that says otherwise, the decoder takes three components for YCbCr. Only
     # the DICOM says where they are RGB; a JFIF marker rules that out.
@@ -316,16 +318,12 @@ def _embedded(image: Image.Image, dicom: "DicomPhotograph", min_side_px: int | N
     if plain or min_side_px is not None:
         image.draft(mode, image.size if min_side_px is None else (min_side_px, min_side_px))
     if plain and image.mode == "YCbCr":
-        return _relabelled(image, "RGB")
+        # The same samples under their true name.
+        return Image.merge("RGB", image.split())
     if ybr and adobe == 0:
-        return _relabelled(image, "YCbCr").convert("RGB")
+        return from_ybr(image)
     image.load()
     return image if image.mode == "L" else image.convert("RGB")
-
-
-def _relabelled(image: Image.Image, mode: str) -> Image.Image:
-    """The same samples under another name of their colour space."""
-    return Image.merge(mode, image.split())
 
 
 def _white_is_zero(image: Image.Image) -> bool:

@@ -156,7 +156,7 @@ def raw_picture(photograph: DicomPhotograph) -> Image.Image:
     pixels = np.ascontiguousarray(_eight_bits(samples.reshape(rows, columns, 3), photograph))
     if photograph.photometric == "RGB":
         return Image.fromarray(pixels)
-    return Image.frombytes("YCbCr", (columns, rows), pixels.tobytes()).convert("RGB")
+    return from_ybr(pixels)
 
 
 def finish_grey(image: Image.Image, photometric: str) -> Image.Image:
@@ -435,4 +435,21 @@ def _from_422(photograph: DicomPhotograph) -> Image.Image:
     pixels[:, :, 0] = packed[:, :, :2].reshape(rows, columns)
     pixels[:, :, 1] = packed[:, :, 2].repeat(2, axis=1)
     pixels[:, :, 2] = packed[:, :, 3].repeat(2, axis=1)
-    return Image.frombytes("YCbCr", (columns, rows), pixels.tobytes()).convert("RGB")
+    return from_ybr(pixels)
+
+
+def from_ybr(picture: npt.NDArray[np.uint8] | Image.Image) -> Image.Image:
+    """RGB of YBR_FULL (PS3.3 C.7.6.3.1.2). Pillow's own conversion is a level too dark."""
+    pixels = np.asarray(picture)
+    out = np.empty_like(pixels)
+    for row in range(0, pixels.shape[0], _BLOCK_ROWS):
+        block = pixels[row : row + _BLOCK_ROWS].astype(np.float32)
+        luminance, blue, red = block[..., 0], block[..., 1] - 128, block[..., 2] - 128
+        rgb = (
+            luminance + 1.402 * red,
+            luminance - 0.344136 * blue - 0.714136 * red,
+            luminance + 1.772 * blue,
+        )
+        rounded = np.clip(np.rint(np.stack(rgb, axis=-1)), 0, 255)
+        out[row : row + _BLOCK_ROWS] = rounded.astype(np.uint8)
+    return Image.fromarray(out)
