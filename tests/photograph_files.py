@@ -27,16 +27,12 @@ Pixels = np.ndarray
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """How a photograph is written, its media type, and by how much its tensor may differ.
-
-    `mean` and `worst` are levels of 255 over the prepared tensor.
-    """
+    """How a photograph is written, its media type, and whether that loses anything."""
 
     name: str
     media_type: str
     write: Callable[[Pixels], bytes]
-    mean: float = 0.0
-    worst: float = 0.0
+    lossy: bool = False
 
 
 def png(pixels: Pixels, *, interlaced: bool = False) -> bytes:
@@ -279,8 +275,14 @@ def lossless(write: Callable[[Pixels], bytes]) -> dict[str, Any]:
     return {"write": write}
 
 
-def nearly(write: Callable[[Pixels], bytes], mean: float, worst: float) -> dict[str, Any]:
-    return {"write": write, "mean": mean, "worst": worst}
+def lossy(write: Callable[[Pixels], bytes]) -> dict[str, Any]:
+    return {"write": write, "lossy": True}
+
+
+def _in_planes(pixels: Pixels) -> bytes:
+    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    rows, columns = pixels.shape[:2]
+    return dicom(planes, Rows=rows, Columns=columns, SamplesPerPixel=3, PlanarConfiguration=1)
 
 
 UID = pydicom.uid
@@ -292,23 +294,23 @@ ENCODINGS = [
         interlaced=lossless(lambda p: png(p, interlaced=True)),
         sixteen_bit=lossless(lambda p: png(wide(p))),
         sixteen_bit_interlaced=lossless(lambda p: png(wide(p), interlaced=True)),
-        wide_gamut=nearly(
-            lambda p: encoded(in_wide_gamut(p), "PNG", icc_profile=wide_gamut_profile()), 0.6, 3
+        wide_gamut=lossless(
+            lambda p: encoded(in_wide_gamut(p), "PNG", icc_profile=wide_gamut_profile())
         ),
     ),
     *all_of(
         "image/jpeg",
-        baseline=nearly(saved("JPEG", quality=95), 1.0, 12),
-        progressive=nearly(saved("JPEG", quality=95, progressive=True), 1.0, 12),
-        full_chroma=nearly(saved("JPEG", quality=95, subsampling=0), 1.0, 12),
-        cmyk=nearly(saved("JPEG", "CMYK", quality=95), 1.0, 12),
+        baseline=lossy(saved("JPEG", quality=95)),
+        progressive=lossy(saved("JPEG", quality=95, progressive=True)),
+        full_chroma=lossy(saved("JPEG", quality=95, subsampling=0)),
+        cmyk=lossy(saved("JPEG", "CMYK", quality=95)),
     ),
     *all_of(
         "image/tiff",
         uncompressed=lossless(saved("TIFF")),
         lzw=lossless(saved("TIFF", compression="tiff_lzw")),
         deflate=lossless(saved("TIFF", compression="tiff_adobe_deflate")),
-        jpeg=nearly(saved("TIFF", compression="jpeg", quality=95), 1.0, 12),
+        jpeg=lossy(saved("TIFF", compression="jpeg", quality=95)),
         cmyk=lossless(saved("TIFF", "CMYK")),
         rgba=lossless(saved("TIFF", "RGBA")),
         tiled=lossless(lambda p: tiff(p, tile_px=64)),
@@ -328,7 +330,7 @@ ENCODINGS = [
     *all_of(
         "image/webp",
         lossless=lossless(saved("WEBP", lossless=True)),
-        lossy=nearly(saved("WEBP", quality=95), 2.0, 16),
+        lossy=lossy(saved("WEBP", quality=95)),
         rgba=lossless(saved("WEBP", "RGBA", lossless=True)),
     ),
     *all_of("image/bmp", rgb=lossless(saved("BMP")), rgba=lossless(saved("BMP", "RGBA"))),
@@ -336,23 +338,21 @@ ENCODINGS = [
         "application/dicom",
         explicit=lossless(dicom),
         implicit=lossless(lambda p: dicom(p, syntax=UID.ImplicitVRLittleEndian)),
-        planes=lossless(lambda p: _in_planes(p)),
+        planes=lossless(_in_planes),
         sixteen_bit=lossless(lambda p: dicom(wide(p))),
         twelve_bit=lossless(
             lambda p: dicom(
                 (p.astype(np.uint32) * 4095 // 255).astype(np.uint16), BitsStored=12, HighBit=11
             )
         ),
-        ybr_full=nearly(lambda p: dicom(ybr(p), photometric="YBR_FULL"), 0.8, 3),
-        ybr_full_422=nearly(
-            lambda p: dicom(ybr_422(p), photometric="YBR_FULL_422", SamplesPerPixel=3), 1.2, 24
+        ybr_full=lossless(lambda p: dicom(ybr(p), photometric="YBR_FULL")),
+        ybr_full_422=lossy(
+            lambda p: dicom(ybr_422(p), photometric="YBR_FULL_422", SamplesPerPixel=3)
         ),
-        jpeg=nearly(in_dicom("JPEG", UID.JPEGBaseline8Bit, "YBR_FULL_422", quality=95), 1.0, 12),
-        jpeg_rgb=nearly(
-            in_dicom("JPEG", UID.JPEGBaseline8Bit, "RGB", quality=95, keep_rgb=True), 1.0, 12
-        ),
+        jpeg=lossy(in_dicom("JPEG", UID.JPEGBaseline8Bit, "YBR_FULL_422", quality=95)),
+        jpeg_rgb=lossy(in_dicom("JPEG", UID.JPEGBaseline8Bit, "RGB", quality=95, keep_rgb=True)),
         jpeg_2000=lossless(in_dicom("JPEG2000", UID.JPEG2000Lossless, "YBR_RCT", no_jp2=True)),
-        jpeg_2000_lossy=nearly(
+        jpeg_2000_lossy=lossy(
             in_dicom(
                 "JPEG2000",
                 UID.JPEG2000,
@@ -362,14 +362,6 @@ ENCODINGS = [
                 quality_mode="dB",
                 quality_layers=[45],
             ),
-            1.0,
-            12,
         ),
     ),
 ]
-
-
-def _in_planes(pixels: Pixels) -> bytes:
-    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
-    rows, columns = pixels.shape[:2]
-    return dicom(planes, Rows=rows, Columns=columns, SamplesPerPixel=3, PlanarConfiguration=1)
