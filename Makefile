@@ -1,5 +1,8 @@
 # One target per job. The two that matter: `make demo` and `make test`.
 PYTHON ?= python3
+# Looked up before the environment's own programs come first on PATH: a half-made .venv must not
+# be asked to repair itself.
+HOST_PYTHON := $(shell command -v $(PYTHON))
 VENV := .venv
 BIN := $(VENV)/bin
 TRAINING := .venv-training/bin
@@ -19,14 +22,14 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup:
-	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) on this machine: install Python 3.11 or newer (apt-get install python3 python3-venv)." >&2; exit 1; }
-	@$(PYTHON) tools/setup_environment.py
+	@test -n "$(HOST_PYTHON)" || { echo "There is no $(PYTHON) on this machine: install Python 3.11 or newer (apt-get install python3 python3-venv)." >&2; exit 1; }
+	@$(HOST_PYTHON) tools/setup_environment.py
 
 setup-training: setup
-	@$(PYTHON) tools/setup_environment.py --training
+	@$(HOST_PYTHON) tools/setup_environment.py --training
 
-demo: setup ## Deploy to a local AWS with the real CDK CLI and grade two photographs
-	@$(BIN)/dr demo
+demo: setup ## Deploy to a local AWS with the real CDK CLI and grade two photographs (PHOTOGRAPH=FILE: yours)
+	@$(BIN)/dr demo $(if $(PHOTOGRAPH),--photograph "$(PHOTOGRAPH)")
 
 test: check ## All static checks and the test suite (no Docker, no AWS account)
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10

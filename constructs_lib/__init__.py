@@ -20,25 +20,29 @@ if TYPE_CHECKING:
     from constructs_lib.realtime_dr_endpoint import RealtimeDREndpoint
     from constructs_lib.rules import ValidationError
     from constructs_lib.serverless_dr_endpoint import ServerlessDREndpoint
+    from inference_image.model_spec import ModelPackageError
 
 __all__ = [
     "InferenceImage",
     "InferenceImageRepo",
     "ModelArtifact",
     "ModelArtifactBucket",
+    "ModelPackageError",
     "RealtimeDREndpoint",
     "ServerlessDREndpoint",
     "ValidationError",
 ]
 
 _HOMES = {
-    "InferenceImage": "inference_image_repo",
-    "InferenceImageRepo": "inference_image_repo",
-    "ModelArtifact": "model_artifact_bucket",
-    "ModelArtifactBucket": "model_artifact_bucket",
-    "RealtimeDREndpoint": "realtime_dr_endpoint",
-    "ServerlessDREndpoint": "serverless_dr_endpoint",
-    "ValidationError": "rules",
+    "InferenceImage": "constructs_lib.inference_image_repo",
+    "InferenceImageRepo": "constructs_lib.inference_image_repo",
+    "ModelArtifact": "constructs_lib.model_artifact_bucket",
+    "ModelArtifactBucket": "constructs_lib.model_artifact_bucket",
+    # A package that cannot be used raises it out of `add_model` and `in_bucket`.
+    "ModelPackageError": "inference_image.model_spec",
+    "RealtimeDREndpoint": "constructs_lib.realtime_dr_endpoint",
+    "ServerlessDREndpoint": "constructs_lib.serverless_dr_endpoint",
+    "ValidationError": "constructs_lib.rules",
 }
 
 
@@ -47,7 +51,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

@@ -16,6 +16,7 @@ from constructs import Construct, IDependable
 import inference_image
 from constructs_lib import limits
 from constructs_lib.rules import refuse
+from constructs_lib.tokens import known_text
 
 ImageSource = Literal["build", "source-digest"]
 IMAGE_BUILD: Final = "build"
@@ -30,6 +31,8 @@ _PLATFORMS: Final = {
     limits.ARM64: ecr_assets.Platform.LINUX_ARM64,
 }
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+# The tag of an asset is the hash of its source, behind the synthesizer's prefix if it has one.
+_PINNED: Final = re.compile(r"(?:@sha256:|:[\w.-]*)[0-9a-f]{64}$")
 _ECR_URI: Final = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.(?P<suffix>amazonaws\.com(?:\.cn)?)"
     r"/(?P<repository>[a-z0-9._/-]+)@(?P<digest>sha256:[0-9a-f]{64})"
@@ -42,6 +45,9 @@ class InferenceImage:
 
     `uri` ends in a digest or in the hash of the source, never in a tag that moves. `account`
     and `region` of its registry are given where they are known and may differ from the stack's.
+
+    Raises:
+        ValidationError: a `uri` that can come to mean another image, or an unknown architecture.
     """
 
     uri: str
@@ -50,6 +56,16 @@ class InferenceImage:
     account: str | None = None
     region: str | None = None
     dependencies: Sequence[IDependable] = ()
+
+    def __post_init__(self) -> None:
+        faults = _architecture_faults(self.architecture)
+        # Text that ends in a token ends in what only the deployment knows.
+        if not _PINNED.search(self.uri) and not _ends_in_token(self.uri):
+            faults.append(
+                "uri must end in @sha256:<digest>, or in the source hash that an asset has for a "
+                f"tag, because other tags can move; got {self.uri!r}"
+            )
+        refuse("InferenceImage", faults)
 
     @classmethod
     def from_repository(
@@ -71,6 +87,8 @@ class InferenceImage:
             uri=repository.repository_uri_for_digest(digest),
             repository_arn=repository.repository_arn,
             architecture=architecture,
+            account=known_text(repository.env.account),
+            region=known_text(repository.env.region),
         )
 
     @classmethod
@@ -137,10 +155,9 @@ class InferenceImageRepo(Construct):
             source would be pushed under, for machines without Docker and for local runs (with
             the bootstrap qualifier of the app's context, not of a stack's own synthesizer).
         directory: the build context, with a `Dockerfile` and a `.dockerignore`.
-        docker_outputs: `--output` arguments of the build. SageMaker refuses image indexes, and
-            the CDK command line builds without the attestations that would make one. Give
-            `("type=docker",)` where a builder of its own (`docker buildx create`) keeps the
-            image to itself; BuildKit inside Debian's engine has no such exporter and fails.
+        docker_outputs: `--output` arguments of the build. SageMaker refuses OCI manifests; give
+            `("type=docker,oci-mediatypes=false",)` where Docker pushes them (docs/stacks.md says
+            which one does), and nothing elsewhere: Debian's engine knows no such output.
 
     Defaults: `"build"`, from the installed `inference_image` package, as the engine puts images
     out by itself.
@@ -196,6 +213,8 @@ class InferenceImageRepo(Construct):
                 uri=asset.image_uri,
                 repository_arn=asset.repository.repository_arn,
                 architecture=architecture,
+                account=known_text(stack.account),
+                region=known_text(stack.region),
                 dependencies=(asset,),
             )
         return self._unbuilt(stack, architecture, runtime)
@@ -216,6 +235,7 @@ class InferenceImageRepo(Construct):
 
     def _unbuilt(self, stack: cdk.Stack, architecture: str, runtime: str) -> InferenceImage:
         """The image as a build would name it, read off an asset in an app that is thrown away."""
+        account, region = known_text(stack.account), known_text(stack.region)
         with tempfile.TemporaryDirectory(prefix="dr-endpoints-") as outdir:
             app = cdk.App(
                 outdir=outdir, analytics_reporting=False, context=self.node.get_all_context()
@@ -223,17 +243,20 @@ class InferenceImageRepo(Construct):
             twin = cdk.Stack(
                 app,
                 "SourceHash",
-                env=cdk.Environment(
-                    account=None if cdk.Token.is_unresolved(stack.account) else stack.account,
-                    region=None if cdk.Token.is_unresolved(stack.region) else stack.region,
-                ),
+                env=cdk.Environment(account=account, region=region),
             )
             asset = self._asset(twin, architecture, runtime)
             return InferenceImage(
                 uri=asset.image_uri,
                 repository_arn=asset.repository.repository_arn,
                 architecture=architecture,
+                account=account,
+                region=region,
             )
+
+
+def _ends_in_token(text: str) -> bool:
+    return cdk.Token.is_unresolved(text) and text.endswith("]}")
 
 
 def _architecture_faults(architecture: str) -> list[str]:

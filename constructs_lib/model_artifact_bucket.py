@@ -1,6 +1,7 @@
 """The bucket of model packages, and a package in it as an object that grants its own access."""
 
 import math
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from aws_cdk import aws_s3_deployment as s3_deployment
 from constructs import Construct, IDependable
 
 from constructs_lib import limits
-from constructs_lib.rules import refuse
+from constructs_lib.rules import ValidationError, refuse
+from constructs_lib.tokens import known_text
 from inference_image.model_package import pack_model
 from inference_image.model_spec import ModelSpec, load_model_spec, object_key
 
@@ -29,6 +31,11 @@ PUBLISH: Final = (PUBLISH_DEPLOYMENT, PUBLISH_EXTERNAL)
 # file), beside its own code and temporary files.
 _COPIES_ON_DISK: Final = 2.2
 _MIB: Final = 1024 * 1024
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+# As in a package's model.json: letters and digits of any script, and no dot in front.
+_MODEL_ID: Final = re.compile(r"(?!\.)[\w.-]+")
+# Enough of a digest to tell the versions of one package apart in a stack.
+_ID_CHARACTERS: Final = 8
 # Its default of 128 MiB is killed on models of some tens of MB (aws/aws-cdk#7950).
 _PUBLISHER_MEMORY_MIB: Final = 1024
 
@@ -48,8 +55,42 @@ class ModelArtifact:
     dependencies: Sequence[IDependable] = ()
 
     @classmethod
-    def in_bucket(cls, bucket: s3.IBucket, *, model_id: str, sha256: str) -> "ModelArtifact":
-        """A package that is in `bucket` already, pushed by `dr model push` for example."""
+    def in_bucket(
+        cls,
+        bucket: s3.IBucket,
+        *,
+        model_id: str | None = None,
+        sha256: str | None = None,
+        package_dir: Path | str | None = None,
+    ) -> "ModelArtifact":
+        """A package that is in `bucket` already, pushed by `dr model push` for example.
+
+        It is named by `model_id` and `sha256`, the 64 hexadecimal digits of its digest, or by
+        `package_dir`, a folder with its `model.json`.
+
+        Raises:
+            ModelPackageError: `package_dir` has no usable `model.json`.
+            ValidationError: neither way or both ways are used, or the name is not a package's.
+        """
+        if package_dir is not None and model_id is None and sha256 is None:
+            spec = load_model_spec(Path(package_dir))
+            model_id, sha256 = spec.id, spec.sha256
+        elif package_dir is not None or model_id is None or sha256 is None:
+            raise ValidationError(
+                "ModelArtifact", ["give model_id and sha256, or package_dir instead of both"]
+            )
+        faults = []
+        if known_text(model_id) is not None and not _MODEL_ID.fullmatch(model_id):
+            faults.append(
+                "model_id may hold letters, digits, '-', '_' and '.', and not begin with a dot; "
+                f"got {model_id!r}"
+            )
+        if known_text(sha256) is not None and not _SHA256.fullmatch(sha256):
+            faults.append(
+                "sha256 must be 64 hexadecimal digits in lower case, the package's digest; "
+                f"got {sha256!r}"
+            )
+        refuse("ModelArtifact", faults)
         return cls(bucket=bucket, key=object_key(model_id, sha256), id=model_id, sha256=sha256)
 
     @property
@@ -119,6 +160,7 @@ class ModelArtifactBucket(Construct):
         if noncurrent_days < 1:
             faults.append(f"noncurrent_days must be at least 1; got {noncurrent_days}")
         refuse(f"ModelArtifactBucket {self.node.path}", faults)
+        self._copies: dict[str, s3_deployment.BucketDeployment] = {}
         self.bucket = s3.Bucket(
             self,
             "Bucket",
@@ -144,9 +186,11 @@ class ModelArtifactBucket(Construct):
         )
 
     def add_model(
-        self, package_dir: Path, *, publish: Publish = PUBLISH_DEPLOYMENT
+        self, package_dir: Path | str, *, publish: Publish = PUBLISH_DEPLOYMENT
     ) -> ModelArtifact:
         """Put the package of `package_dir` into this bucket, under its digest.
+
+        A package that is added twice is copied once; versions of one package lie side by side.
 
         With `publish="deployment"` the stack itself copies it: the files are packed now and
         become an asset of the cloud assembly. With `"external"` only the key is computed, from
@@ -158,21 +202,22 @@ class ModelArtifactBucket(Construct):
                 that it lists is missing or damaged.
             ValidationError: the package is too large to be copied by a deployment.
         """
+        package_dir = Path(package_dir)
         if publish not in PUBLISH:
             refuse(
                 f"model package {package_dir.name}",
                 [f"publish must be one of {', '.join(PUBLISH)}; got {publish!r}"],
             )
         spec = load_model_spec(package_dir)
-        dependencies: list[IDependable] = []
-        if publish == PUBLISH_DEPLOYMENT:
-            dependencies.append(self._publish(package_dir, spec))
+        if publish == PUBLISH_DEPLOYMENT and spec.object_key not in self._copies:
+            self._copies[spec.object_key] = self._publish(package_dir, spec)
+        copy = self._copies.get(spec.object_key)
         return ModelArtifact(
             bucket=self.bucket,
             key=spec.object_key,
             id=spec.id,
             sha256=spec.sha256,
-            dependencies=tuple(dependencies),
+            dependencies=() if copy is None else (copy,),
         )
 
     def _publish(self, package_dir: Path, spec: ModelSpec) -> s3_deployment.BucketDeployment:
@@ -185,7 +230,7 @@ class ModelArtifactBucket(Construct):
             source = s3_deployment.Source.asset(staging)
             return s3_deployment.BucketDeployment(
                 self,
-                f"Publish-{spec.id}",
+                self._copy_id(spec),
                 sources=[source],
                 destination_bucket=self.bucket,
                 destination_key_prefix=prefix,
@@ -201,6 +246,13 @@ class ModelArtifactBucket(Construct):
                     else None
                 ),
             )
+
+    def _copy_id(self, spec: ModelSpec) -> str:
+        # The first version goes without a digest, so that a new model updates the copy in place.
+        plain = f"Publish-{spec.id}"
+        if self.node.try_find_child(plain) is None:
+            return plain
+        return f"{plain}-{spec.sha256[:_ID_CHARACTERS]}"
 
     def _publisher_log_group(self) -> logs.LogGroup:
         # The default group is kept when the stack is destroyed, with every line for two years.

@@ -9,12 +9,8 @@ from constructs import Construct
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.rules import realtime_faults
-from constructs_lib.sagemaker_endpoint import (
-    VARIANT_NAME,
-    SageMakerEndpoint,
-    known_number,
-    known_text,
-)
+from constructs_lib.sagemaker_endpoint import VARIANT_NAME, SageMakerEndpoint
+from constructs_lib.tokens import known_number, known_text
 from inference_image.contract import SERVING_MODE_REALTIME
 
 

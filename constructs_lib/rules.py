@@ -14,6 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeGuard
 
 from constructs_lib import limits
+from inference_image import contract
+
+# Every setting of the service is a constant of its contract.
+_SERVICE_SETTINGS = frozenset(
+    str(value) for name, value in vars(contract).items() if name.startswith("ENV_")
+)
+_SERVICE_PREFIXES = ("DR_", "MODEL_SERVER_")
 
 
 class ValidationError(ValueError):
@@ -127,9 +134,15 @@ def realtime_faults(
 
 
 def endpoint_faults(
-    *, endpoint_name: str | None = None, environment: Mapping[str, str] | None = None
+    *,
+    endpoint_name: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    set_by_construct: Iterable[str] = (),
 ) -> list[str]:
-    """Faults that both kinds of endpoint share."""
+    """Faults that both kinds of endpoint share.
+
+    `environment` is what the caller asks for, `set_by_construct` the names that are added to it.
+    """
     faults = []
     if endpoint_name is not None and (
         len(endpoint_name) > limits.ENDPOINT_NAME_CHARACTERS
@@ -144,15 +157,23 @@ def endpoint_faults(
             )
         )
     entries = environment or {}
-    if len(entries) > limits.ENVIRONMENT_ENTRIES:
+    own = frozenset(set_by_construct)
+    count = len(own.union(entries))
+    if count > limits.ENVIRONMENT_ENTRIES:
+        counted = f", with those that the construct sets ({_listed(sorted(own))})" if own else ""
         faults.append(
             _fault(
                 "environment",
-                f"at most {limits.ENVIRONMENT_ENTRIES} entries",
-                len(entries),
+                f"at most {limits.ENVIRONMENT_ENTRIES} entries{counted}",
+                count,
                 "ENVIRONMENT_ENTRIES",
             )
         )
+    faults += [
+        f"environment may not set {name}: the construct does"
+        for name in sorted(own.intersection(entries))
+    ]
+    faults += _setting_faults(entries)
     for name, value in entries.items():
         if not re.fullmatch(limits.ENVIRONMENT_NAME_PATTERN, name):
             faults.append(
@@ -172,6 +193,24 @@ def endpoint_faults(
                     "ENVIRONMENT_TEXT_CHARACTERS",
                 )
             )
+    return faults
+
+
+def _setting_faults(names: Iterable[str]) -> list[str]:
+    """Names that look like the service's settings and are not: it would ignore them."""
+    faults = []
+    for name in names:
+        # In any case: a variable in lower case is not read either.
+        if name in _SERVICE_SETTINGS or not name.upper().startswith(_SERVICE_PREFIXES):
+            continue
+        near = difflib.get_close_matches(name.upper(), _SERVICE_SETTINGS, n=3)
+        hint = (
+            f"near it: {_listed(near)}" if near else f"known: {_listed(sorted(_SERVICE_SETTINGS))}"
+        )
+        faults.append(
+            f"environment must hold settings that the service knows; got {name!r} "
+            f"({hint}; docs/settings.md)"
+        )
     return faults
 
 

@@ -19,6 +19,7 @@ from constructs_lib import limits
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.rules import endpoint_faults, refuse
+from constructs_lib.tokens import known_text
 from inference_image.contract import ENV_SERVING_MODE
 
 VARIANT_NAME: Final = "AllTraffic"
@@ -26,6 +27,9 @@ _METRIC_NAMESPACE: Final = "AWS/SageMaker"
 # Where SageMaker writes request and instance metrics, on behalf of the execution role.
 _PUBLISHED_NAMESPACES: Final = ("AWS/SageMaker", "/aws/sagemaker/Endpoints")
 _HASH_CHARACTERS: Final = 8
+_CONTAINER_DEFINITION: Final = (
+    "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ContainerDefinition.html"
+)
 
 
 class SageMakerEndpoint(Construct):
@@ -60,13 +64,11 @@ class SageMakerEndpoint(Construct):
         given = dict(environment or {})
         faults = [
             *faults,
-            *endpoint_faults(endpoint_name=known_text(endpoint_name), environment=given),
-            *(
-                f"environment may not set {name}: the construct does"
-                for name in sorted(own.keys() & given.keys())
+            *endpoint_faults(
+                endpoint_name=known_text(endpoint_name), environment=given, set_by_construct=own
             ),
             *_image_faults(image, stack),
-            *_model_faults(model),
+            *_model_faults(model, stack),
         ]
         refuse(f"{type(self).__name__} {self.node.path}", faults)
 
@@ -106,7 +108,6 @@ class SageMakerEndpoint(Construct):
             grantee=grantee,
             actions=["sagemaker:InvokeEndpoint"],
             resource_arns=[self.endpoint_arn],
-            scope=self,
         )
 
     def metric(
@@ -148,9 +149,16 @@ class SageMakerEndpoint(Construct):
         # A role for each package: with one role for all, the new package's policy would take
         # the old one from an endpoint that still serves it, and a container that starts while
         # the update runs would find its model forbidden. The old role goes with the old model.
+        # Hence the name follows everything that the role may read.
+        key = self.model.bucket.encryption_key
+        readable = [
+            self._model_address,
+            None if key is None else key.key_arn,
+            self.image.repository_arn,
+        ]
         role = iam.Role(
             self,
-            f"Role-{self._hash([self.model.key, self.image.repository_arn])}",
+            f"Role-{self._hash(readable)}",
             assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"),
             description=f"Execution role of the SageMaker endpoint {self.endpoint_name}",
         )
@@ -211,7 +219,7 @@ class SageMakerEndpoint(Construct):
                 environment=dict(sorted(environment.items())),
             ),
         )
-        self._name_by_content(model, [self.image.uri, self.model.url, dict(environment)])
+        self._name_by_content(model, [self.image.uri, self._model_address, dict(environment)])
         # The role alone is not enough: without its policy, CreateModel is refused with "Could
         # not access model data" (aws/aws-cdk#10064). `add_dependency` on the role covers both.
         model.node.add_dependency(self.role)
@@ -226,6 +234,12 @@ class SageMakerEndpoint(Construct):
         self._name_by_content(config, config.production_variants)
         return config
 
+    @property
+    def _model_address(self) -> list[str]:
+        # A reference into another stack resolves to a bare logical id, which two stacks of one
+        # shape have in common: which stack it is belongs to the address.
+        return [self.model.bucket.stack.node.path, self.model.url]
+
     def _name_by_content(self, resource: cdk.CfnResource, content: Any) -> None:
         plain = cdk.Stack.of(self).get_logical_id(resource)
         resource.override_logical_id(f"{plain}{self._hash(content)}")
@@ -235,25 +249,20 @@ class SageMakerEndpoint(Construct):
         return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
 
 
-def known_text(value: str | None) -> str | None:
-    """`value`, or `None` where it is a token whose text only the deployment knows."""
-    return None if value is None or cdk.Token.is_unresolved(value) else value
-
-
-def known_number(value: int | None) -> int | None:
-    """`value`, or `None` where it is a token whose number only the deployment knows."""
-    return None if value is None or cdk.Token.is_unresolved(value) else value
-
-
-def _model_faults(model: ModelArtifact) -> list[str]:
-    if cdk.Token.is_unresolved(model.key) or model.key.endswith(".tar.gz"):
-        return []
-    return [
-        (
+def _model_faults(model: ModelArtifact, stack: cdk.Stack) -> list[str]:
+    faults = []
+    if not cdk.Token.is_unresolved(model.key) and not model.key.endswith(".tar.gz"):
+        faults.append(
             f"model must have a key that ends in .tar.gz, as SageMaker asks; got {model.key!r} "
-            "(https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ContainerDefinition.html)"
+            f"({_CONTAINER_DEFINITION})"
         )
-    ]
+    region, here = known_text(model.bucket.env.region), known_text(stack.region)
+    if region is not None and here is not None and region != here:
+        faults.append(
+            f"model must be in a bucket of the stack's region, {here}, where SageMaker reads it; "
+            f"got {region} ({_CONTAINER_DEFINITION})"
+        )
+    return faults
 
 
 def _image_faults(image: InferenceImage, stack: cdk.Stack) -> list[str]:

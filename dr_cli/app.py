@@ -5,8 +5,11 @@ from typing import Annotated
 
 import typer
 
+from dr_cli.commands import CommandGroup
+
 app = typer.Typer(
     name="dr",
+    cls=CommandGroup,
     help="Deploy, try and measure the diabetic-retinopathy grading service.",
     no_args_is_help=True,
     # main() turns errors into sentences; Typer's own tracebacks would get in the way.
@@ -16,17 +19,26 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 local_app = typer.Typer(
-    name="local", help="A local AWS to deploy to, on this machine only.", no_args_is_help=True
+    name="local",
+    cls=CommandGroup,
+    help="A local AWS to deploy to, on this machine only.",
+    no_args_is_help=True,
 )
-bench_app = typer.Typer(name="bench", help="Measure deployments.", no_args_is_help=True)
-model_app = typer.Typer(name="model", help="Model packages.", no_args_is_help=True)
+bench_app = typer.Typer(
+    name="bench", cls=CommandGroup, help="Measure deployments.", no_args_is_help=True
+)
+model_app = typer.Typer(
+    name="model", cls=CommandGroup, help="Model packages.", no_args_is_help=True
+)
 app.add_typer(local_app)
 app.add_typer(bench_app)
 app.add_typer(model_app)
 
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", help="A model package: its folder or model.tar.gz."),
+    typer.Option(
+        "--model", help="A model package (folder or model.tar.gz); the demo model when left out."
+    ),
 ]
 PortOption = Annotated[int, typer.Option(min=1, max=65535, help="TCP port on 127.0.0.1.")]
 
@@ -41,17 +53,17 @@ def options(
 
 @app.command()
 def serve(
-    model: Annotated[
-        Path, typer.Option("--model", help="A model package: its folder or model.tar.gz.")
-    ] = Path("model_artifacts/mobilenet-demo"),
+    model: ModelOption = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: PortOption = 8080,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
 ) -> None:
     """Run the grading service for a model package until Ctrl-C."""
+    from dr_cli.packages import package_or_default
     from dr_cli.serving import serve_until_stopped
 
-    raise typer.Exit(serve_until_stopped(model, host=host, port=port, workers=workers))
+    package = package_or_default(model)
+    raise typer.Exit(serve_until_stopped(package, host=host, port=port, workers=workers))
 
 
 @app.command()
@@ -76,12 +88,14 @@ def predict(
     failed = predict_images(
         images, endpoint=endpoint, url=url, model=model, region=region, as_json=as_json
     )
+    if failed and len(images) > 1:
+        typer.echo(f"dr: {failed} of {len(images)} photographs brought no answer", err=True)
     raise typer.Exit(1 if failed else 0)
 
 
 @app.command()
 def draw(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("out/drawn"),
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("out/photographs"),
     grade: Annotated[
         int | None, typer.Option(min=0, max=4, help="One grade; all five when left out.")
     ] = None,
@@ -185,8 +199,12 @@ def bench_warm(
         float, typer.Option(min=0, help="Seconds between the starts of requests.")
     ] = 5.0,
     region: Annotated[
-        str, typer.Option(help="AWS region: of the endpoints, and whose prices are used.")
-    ] = "us-east-1",
+        str | None,
+        typer.Option(
+            help="AWS region: of the endpoints (AWS_REGION or your profile when left out), and "
+            "whose prices are used (us-east-1 where the endpoints are not on AWS)."
+        ),
+    ] = None,
     requests_per_hour: Annotated[
         float, typer.Option(min=0.001, help="Requests that share an hour of an instance.")
     ] = 720,

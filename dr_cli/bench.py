@@ -10,13 +10,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dr_cli.console import make_console
 from dr_cli.errors import CommandError
-from dr_cli.experiment import FactsOf, Plan, Results, run_warm
+from dr_cli.experiment import CSV_FILE, FactsOf, Plan, Results, read_kept, run_warm
+from dr_cli.folders import result_folder
 from dr_cli.panels import results_table
 from dr_cli.photographs import drawn_photograph, read_photograph
 from dr_cli.predict import endpoint_target, url_target
+from dr_cli.region import aws_region
+from dr_experiments.provenance import machine_busy
 from dr_experiments.targets import Target
 
 DRAWN_GRADE: Final = 2
+PRICE_REGION: Final = "us-east-1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,7 @@ class _Subject:
     image: str | None
     image_note: str
     local: bool
+    region: str
     facts_of: FactsOf | None = None
     assumptions: tuple[str, ...] = ()
 
@@ -38,21 +43,24 @@ def bench_warm(
     photograph: Path | None,
     requests: int,
     interval_s: float,
-    region: str,
+    region: str | None,
     requests_per_hour: float,
     seed: int,
     out: Path,
 ) -> None:
     """See `dr bench warm --help`."""
+    busy = machine_busy()
     if bool(endpoints) == bool(url):
         raise CommandError("name the endpoints to measure, or a service with --url")
+    result_folder(out)
     if photograph:
         payload, words = read_photograph(photograph), "a photograph"
     else:
         payload = drawn_photograph(seed=seed, grade=DRAWN_GRADE)
         words = f"a drawn photograph (seed {seed}, grade {DRAWN_GRADE})"
-    subject = _url(url) if url else _endpoints(endpoints, region=region)
-    options = f"--requests {requests} --interval-s {interval_s:g} --region {region}"
+    subject = _url(url, region=region) if url else _endpoints(endpoints, region=region)
+    prices_of = subject.region
+    options = f"--requests {requests} --interval-s {interval_s:g} --region {prices_of}"
     what = f"--url {url}" if url else " ".join(endpoints)
     plan = Plan(
         title="Warm latency and cost of " + ("a service" if url else "deployed endpoints"),
@@ -61,22 +69,25 @@ def bench_warm(
         requests=requests,
         interval_s=interval_s,
         requests_per_hour=requests_per_hour,
-        region=region,
+        region=prices_of,
         # Rebuilt rather than copied: the name of a photograph may be a patient's.
         command=f"dr bench warm {what} {options}" + (" --photograph …" if photograph else ""),
         image=subject.image,
         image_note=subject.image_note,
         local=subject.local,
+        busy=busy,
         assumptions=subject.assumptions,
         seed=None if photograph else seed,
     )
     console = make_console()
-    results = run_with_progress(
-        plan, subject.targets, out=out, facts_of=subject.facts_of, console=console
-    )
-    console.print(
-        results_table(results.rows, requests_per_hour=requests_per_hour, busy=results.busy)
-    )
+    try:
+        results = run_with_progress(
+            plan, subject.targets, out=out, facts_of=subject.facts_of, console=console
+        )
+    except KeyboardInterrupt:
+        console.print(f"\n{_kept(out, len(subject.targets))}", soft_wrap=True)
+        raise
+    console.print(results_table(results.rows, requests_per_hour=requests_per_hour, busy=busy))
     console.print(f"\nCSV   {results.csv}\npage  {results.report}", soft_wrap=True)
     if not any(row.round_trip for row in results.rows):
         raise CommandError(f"no request was answered; the reasons are in {results.records}")
@@ -118,20 +129,34 @@ def run_with_progress(
         return run_warm(plan, targets, out=out, facts_of=facts_of, on_progress=update)
 
 
-def _url(url: str) -> _Subject:
+def _kept(out: Path, targets: int) -> str:
+    """What an interrupted run leaves: the endpoints that it has finished."""
+    done = sorted({record.configuration for record in read_kept(out)})
+    if not done:
+        return "No endpoint was measured to its end; no results were kept."
+    return (
+        f"{len(done)} of {targets} measured to the end ({', '.join(done)}): {out / CSV_FILE} "
+        "holds them. No page was written."
+    )
+
+
+def _url(url: str, *, region: str | None) -> _Subject:
     return _Subject(
         targets=(url_target(url),),
         image=None,
         image_note="not known: a service behind a URL does not say what it runs from",
         local=False,
+        region=region or PRICE_REGION,
     )
 
 
-def _endpoints(names: Sequence[str], *, region: str) -> _Subject:
+def _endpoints(names: Sequence[str], *, region: str | None) -> _Subject:
     from dr_cli.local import running_local_aws
 
     local = running_local_aws()
     targets = tuple(endpoint_target(name, region=region, describe=True)[0] for name in names)
+    # On the local AWS a region says nothing but whose prices are meant.
+    prices_of = region if local else aws_region(region)
     images = {target.describe().image for target in targets}
     return _Subject(
         targets=targets,
@@ -142,6 +167,7 @@ def _endpoints(names: Sequence[str], *, region: str) -> _Subject:
             else "as deployed"
         ),
         local=local is not None,
+        region=prices_of or PRICE_REGION,
         facts_of=local.container_facts if local else None,
         assumptions=local.assumptions() if local else (),
     )

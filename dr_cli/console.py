@@ -1,22 +1,35 @@
 """Progress that reads well on a terminal and in a log: one line per step, with its seconds."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 # Wide enough for the tables: the width of files and pipes, and the most that is easy to read.
 _WIDTH = 110
+_LEAST_WIDTH = 40
+_INDENT = 3
 
 
 def make_console() -> Console:
-    """Console on stdout; without colours and with a fixed width when it is no terminal."""
+    """Console on stdout; without colours, and `COLUMNS` or 110 wide, when it is no terminal."""
     if sys.stdout.isatty():
         console = Console(highlight=False)
         return Console(highlight=False, width=min(console.width, _WIDTH))
-    return Console(highlight=False, width=_WIDTH)
+    columns = os.environ.get("COLUMNS", "")
+    width = max(int(columns), _LEAST_WIDTH) if columns.isdecimal() else _WIDTH
+    return Console(highlight=False, width=width)
+
+
+def indented(content: RenderableType) -> Padding:
+    """`content` below a heading: each line of it that wraps keeps the indent."""
+    return Padding(content, (0, 0, 0, _INDENT), expand=False)
 
 
 class Steps:
@@ -33,7 +46,11 @@ class Steps:
 
     def say(self, text: str, *, style: str = "") -> None:
         """A sentence below the heading."""
-        self.console.print(f"   {text}", style=style, markup=False, soft_wrap=True)
+        self.console.print(indented(Text(text, style=style)))
+
+    def say_path(self, text: str, *, style: str = "") -> None:
+        """A line with a path, which is never broken, so that it can be copied."""
+        self.console.print(f"{' ' * _INDENT}{text}", style=style, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, text: str) -> Iterator[Callable[[str], None]]:
@@ -65,4 +82,8 @@ class Steps:
         if status is not None:
             status.stop()  # type: ignore[attr-defined]
         seconds = time.perf_counter() - begin
-        self.console.print(f" {mark} {text} [dim]({seconds:.1f} s)[/]", soft_wrap=True)
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_column(width=_INDENT - 1)
+        line.add_column()
+        line.add_row(f" {mark}", Text.assemble(text, (f" ({seconds:.1f} s)", "dim")))
+        self.console.print(line)

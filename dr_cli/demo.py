@@ -22,13 +22,16 @@ from dr_cli.bench import run_with_progress
 from dr_cli.cdk import build_image, docker_version, require_checkout, synthesize
 from dr_cli.console import Steps, make_console
 from dr_cli.errors import CommandError
-from dr_cli.experiment import Plan, Results
+from dr_cli.experiment import Plan, Results, clear_results
+from dr_cli.folders import result_folder
+from dr_cli.invocation import dr
 from dr_cli.local import RunningLocalAws
 from dr_cli.packages import require_files
-from dr_cli.panels import prediction_panel, results_table
+from dr_cli.panels import held_out, prediction_panel, results_table
 from dr_cli.photographs import drawn_photograph, read_photograph
 from dr_experiments.analysis import DEFAULT_REQUESTS_PER_HOUR
 from dr_experiments.client import Client, Measurement
+from dr_experiments.provenance import machine_busy
 from dr_experiments.targets import Payload, SageMakerTarget, describe_endpoint
 from dr_local import lifecycle
 from dr_local.clients import REGION
@@ -46,10 +49,16 @@ MODEL_ROOT: Final = Path("model_artifacts")
 # Far from the seeds of training, validation and test pictures.
 DRAWN_SEED: Final = 20_261_128
 DRAWN_GRADE: Final = 3
+# What stands in for a real photograph: the same eye without a lesion.
+SECOND_GRADE: Final = 0
 REAL_PHOTOGRAPH: Final = Path("fundus") / "retina_normal_cc0.jpg"
 DRAWN_ONLY: Final = (
     "The demo model has seen drawn photographs only. On a drawn one its grade shows that the "
     "whole line works; on a real one it shows nothing about the patient, however sure it looks."
+)
+NO_REAL_ONE: Final = (
+    "The demo model has seen drawn photographs only. Its grades show that the whole line works; "
+    "on a patient's photograph they would show nothing, however sure they look."
 )
 
 
@@ -57,19 +66,21 @@ DRAWN_ONLY: Final = (
 class _Photograph:
     title: str
     payload: Payload
-    known_grade: str | None
+    known_grade: int | None
 
 
 def run_demo(*, photograph: Path | None, out: Path, requests: int, interval_s: float) -> None:
     """Run the five steps; results are below `out`. Raises `CommandError` with what is missing."""
     begin = time.perf_counter()
+    busy = machine_busy()
     require_checkout()
+    result_folder(out)
     spec = _package()
     photographs, absent = _photographs(photograph)
     console = make_console()
     steps = Steps(console)
     logs = out / "logs"
-    out.mkdir(parents=True, exist_ok=True)
+    clear_results(out)
     console.print(
         Text("Deploy a diabetic-retinopathy classifier and grade photographs with it", "bold")
     )
@@ -99,6 +110,7 @@ def run_demo(*, photograph: Path | None, out: Path, requests: int, interval_s: f
                 requests=requests,
                 interval_s=interval_s,
                 image_note=image_note,
+                busy=busy,
             )
             steps.heading("Results")
             _say_where(steps, results)
@@ -116,23 +128,27 @@ def _package() -> ModelSpec:
 
 
 def _photographs(given: Path | None) -> tuple[list[_Photograph], str | None]:
-    """The drawn photograph, the real one where there is one, and why not where there is none."""
-    drawn = _Photograph(
-        title=f"drawn photograph (seed {DRAWN_SEED})",
-        payload=drawn_photograph(seed=DRAWN_SEED, grade=DRAWN_GRADE),
-        known_grade=f"{DRAWN_GRADE}  {GRADE_LABELS[DRAWN_GRADE]} (it was drawn so)",
-    )
+    """A drawn photograph and a real one; without a real one a second drawn one, and why."""
+    drawn = _drawn(DRAWN_GRADE)
     path = given
     if path is None:
         shared = os.environ.get("DR_SHARED") or "../shared/data"
         path = Path(shared) / REAL_PHOTOGRAPH
         if not path.is_file():
-            return [drawn], (
-                f"No real photograph at {path}: name one with --photograph FILE. "
-                "The demo goes on with the drawn one."
+            return [drawn, _drawn(SECOND_GRADE)], (
+                f"There is no real photograph at {path}, so both were drawn. To grade one of your "
+                f"own: {dr('demo --photograph FILE')}, or make demo PHOTOGRAPH=FILE"
             )
     title = "real photograph" if given else "real photograph (normal by its title, CC0)"
     return [drawn, _Photograph(title=title, payload=read_photograph(path), known_grade=None)], None
+
+
+def _drawn(grade: int) -> _Photograph:
+    return _Photograph(
+        title=f"photograph drawn as grade {grade} {GRADE_LABELS[grade]} (seed {DRAWN_SEED})",
+        payload=drawn_photograph(seed=DRAWN_SEED, grade=grade),
+        known_grade=grade,
+    )
 
 
 def _synthesize(steps: Steps, assembly: Path, logs: Path) -> None:
@@ -239,9 +255,11 @@ def _grade(
             )
         )
         _require_answer(measurement, SERVERLESS)
+    if figures := held_out(spec):
+        steps.say(figures)
     if absent:
         steps.say(absent, style="yellow")
-    steps.say(DRAWN_ONLY, style="yellow")
+    steps.say(NO_REAL_ONE if absent else DRAWN_ONLY, style="yellow")
     facts = local.container_facts(SERVERLESS)
     if facts.start_to_first_prediction_s is not None:
         memory = f"{facts.memory_after_mib:.0f} MiB" if facts.memory_after_mib else "not known"
@@ -262,6 +280,7 @@ def _measure(
     requests: int,
     interval_s: float,
     image_note: str,
+    busy: str | None,
 ) -> Results:
     targets = []
     for row in rows:
@@ -279,6 +298,7 @@ def _measure(
         image=targets[0].describe().image,
         image_note=image_note,
         local=True,
+        busy=busy,
         assumptions=local.assumptions(),
         notices=(spec.notice,) if spec.notice else (),
         seed=DRAWN_SEED,
@@ -288,7 +308,7 @@ def _measure(
     )
     steps.console.print()
     steps.console.print(
-        results_table(results.rows, requests_per_hour=plan.requests_per_hour, busy=results.busy)
+        results_table(results.rows, requests_per_hour=plan.requests_per_hour, busy=busy)
     )
     silent = [row.target.name for row in results.rows if row.round_trip is None]
     if silent:
@@ -299,10 +319,10 @@ def _measure(
 
 
 def _say_where(steps: Steps, results: Results) -> None:
-    steps.say(f"CSV      {results.csv}")
-    steps.say(f"         {results.study_folder}/ (one file for each endpoint)")
-    steps.say(f"records  {results.records}")
-    steps.say(f"page     {results.report} (open it in a browser)", style="bold")
+    steps.say_path(f"CSV      {results.csv}")
+    steps.say_path(f"         {results.study_folder}/ (one file for each endpoint)")
+    steps.say_path(f"records  {results.records}")
+    steps.say_path(f"page     {results.report} (open it in a browser)", style="bold")
 
 
 def _client(local: RunningLocalAws, endpoint: str) -> Client:

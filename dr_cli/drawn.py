@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dr_cli.folders import result_folder
 from dr_cli.photographs import drawn_photograph
 from inference_image.contract import GRADE_LABELS
 
@@ -10,7 +11,7 @@ def draw_photographs(
     out: Path, *, grade: int | None, count: int, seed: int, size_px: int | None
 ) -> None:
     """Write `count` pictures of each grade; a file's name holds grade and seed."""
-    out.mkdir(parents=True, exist_ok=True)
+    result_folder(out)
     for number in range(seed, seed + count):
         for one in [grade] if grade is not None else range(len(GRADE_LABELS)):
             path = out / f"grade{one}-seed{number}.jpg"

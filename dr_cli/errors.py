@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from dr_cli.invocation import dr
+
 EXIT_FAILURE: Final = 1
 
 
@@ -60,7 +62,7 @@ def unexpected(error: BaseException) -> str:
     text = _one_line(str(error))
     detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return (
-        f"unexpected error ({detail}); run the same command as `dr --debug …` to see where, "
+        f"unexpected error ({detail}); run the same command as `{dr('--debug …')}` to see where, "
         "and report it"
     )
 
@@ -78,12 +80,12 @@ def _aws(error: BaseException, names: set[str]) -> str:
     if short & {"NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"}:
         return (
             "no AWS credentials were found; set them up with `aws configure`, or run the local "
-            "AWS with `dr local up`"
+            f"AWS with `{dr('local up')}`"
         )
     if "NoRegionError" in short:
         return (
             "no local AWS runs from this folder and no AWS region is set; start one with "
-            "`dr local up`, or set AWS_REGION, for example AWS_REGION=us-east-1"
+            f"`{dr('local up')}`, or set AWS_REGION, for example AWS_REGION=us-east-1"
         )
     if short & {"EndpointConnectionError", "ConnectTimeoutError"}:
         return f"AWS cannot be reached: {_one_line(str(error))}"

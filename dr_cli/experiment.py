@@ -12,10 +12,11 @@ from typing import Final
 from dr_experiments.analysis import ConfigurationAnalysis, ContainerFacts, analyse
 from dr_experiments.client import Client, Measurement
 from dr_experiments.pricing import PriceTable
-from dr_experiments.provenance import Provenance, git_commit, machine, machine_busy, new_run_id
+from dr_experiments.provenance import Provenance, git_commit, machine, new_run_id
 from dr_experiments.records import (
     RequestRecord,
     RunContext,
+    read_jsonl,
     records_of,
     write_csv,
     write_jsonl,
@@ -29,13 +30,17 @@ RECORDS_FILE: Final = "requests.jsonl"
 CSV_FILE: Final = "requests.csv"
 REPORT_FILE: Final = "report.html"
 STUDY_FOLDER: Final = "csv"
+_STUDY_PREFIX: Final = "warm-up-"
 # Facts of the container are known to the platform only after it has answered.
 FactsOf = Callable[[str], ContainerFacts]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A warm experiment. `region` is whose prices are used."""
+    """A warm experiment. `region` is whose prices are used.
+
+    `busy` is `machine_busy()` before anything was done, which would itself be load.
+    """
 
     title: str
     payload: Payload
@@ -48,6 +53,7 @@ class Plan:
     image: str | None
     image_note: str
     local: bool
+    busy: str | None
     assumptions: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     seed: int | None = None
@@ -58,11 +64,24 @@ class Results:
     """Analysed rows, and where the files are."""
 
     rows: tuple[ConfigurationAnalysis, ...]
-    busy: str | None
     csv: Path
     records: Path
     report: Path
     study_folder: Path
+
+
+def clear_results(out: Path) -> None:
+    """Remove what an earlier run left in `out`: a run that is cut short must not show its page."""
+    for name in (REPORT_FILE, CSV_FILE, RECORDS_FILE):
+        (out / name).unlink(missing_ok=True)
+    for file in (out / STUDY_FOLDER).glob(f"{_STUDY_PREFIX}*.csv"):
+        file.unlink()
+
+
+def read_kept(out: Path) -> list[RequestRecord]:
+    """Records in `out` of the targets that a run has measured to their end."""
+    path = out / RECORDS_FILE
+    return read_jsonl(path) if path.is_file() else []
 
 
 def run_warm(
@@ -81,7 +100,7 @@ def run_warm(
     context = RunContext(
         run_id=new_run_id(created_at), git_commit=git_commit(Path.cwd()), seed=plan.seed
     )
-    busy = machine_busy()
+    clear_results(out)
     records: list[RequestRecord] = []
     rows: list[ConfigurationAnalysis] = []
     study_folder = out / STUDY_FOLDER
@@ -100,7 +119,7 @@ def run_warm(
         # Written after each target: an interrupted run keeps what it has measured.
         write_jsonl(out / RECORDS_FILE, records)
         write_csv(out / CSV_FILE, records)
-        write_study_csv(study_folder / f"warm-up-{_file_name(name)}.csv", of_target)
+        write_study_csv(study_folder / f"{_STUDY_PREFIX}{_file_name(name)}.csv", of_target)
         rows.append(
             analyse(
                 result,
@@ -121,7 +140,7 @@ def run_warm(
         image_note=plan.image_note,
         region_of_prices=plan.region,
         local=plan.local,
-        busy=busy,
+        busy=plan.busy,
         assumptions=plan.assumptions,
         seed=plan.seed,
     )
@@ -141,7 +160,6 @@ def run_warm(
     )
     return Results(
         rows=tuple(rows),
-        busy=busy,
         csv=out / CSV_FILE,
         records=out / RECORDS_FILE,
         report=out / REPORT_FILE,

@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from dr_cli.console import make_console
 from dr_cli.errors import CommandError
+from dr_cli.invocation import dr
 from dr_experiments.analysis import ContainerFacts
 from dr_experiments.targets import sagemaker_client
 from dr_local import lifecycle
 from dr_local.clients import ACCESS_KEY, REGION, SECRET_KEY
+from dr_local.errors import HalfAliveError
 
 STATE_DIR: Final = lifecycle.DEFAULT_STATE_DIR
 # No asset of the image, so no Docker is needed; the package is pushed outside CloudFormation.
@@ -36,6 +38,11 @@ class RunningLocalAws:
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
         )
+
+    def endpoints(self) -> list[str]:
+        """Names of the deployed endpoints, sorted."""
+        pages = self.client("sagemaker").get_paginator("list_endpoints").paginate()
+        return sorted(e["EndpointName"] for page in pages for e in page["Endpoints"])
 
     def container_facts(self, endpoint: str) -> ContainerFacts:
         """What the runtime knows about the first container of an endpoint."""
@@ -80,27 +87,34 @@ def running_local_aws(state_dir: Path = STATE_DIR) -> RunningLocalAws | None:
 
 def up(*, control_port: int | None, runtime_port: int | None, idle_timeout_s: float) -> None:
     """See `dr local up --help`."""
-    was_running = lifecycle.status(state_dir=STATE_DIR) is not None
+    before = lifecycle.recorded(state_dir=STATE_DIR)
+    was_running = before is not None and before.is_running
     local = lifecycle.up(
         state_dir=STATE_DIR,
         port=control_port,
         runtime_port=runtime_port,
         idle_timeout_s=idle_timeout_s,
     )
+    if before is not None and not was_running:
+        print("The last one had died before `dr local down`; what was deployed there is lost.")
     print("The local AWS runs already." if was_running else "The local AWS runs.")
     print(f"  control plane      {local.endpoint_url}")
     print(f"  SageMaker runtime  {local.runtime_url}")
     print(f"  logs               {local.logs_dir}")
-    print("deploy:  dr local deploy dr-serverless-mobilenet-2048")
-    print('or use your own tools:  eval "$(dr local env)"')
-    print("stop it:  dr local down")
+    print(f"deploy:  {dr('local deploy dr-serverless-mobilenet-2048')}")
+    print(f'or use your own tools:  eval "$({dr("local env")})"')
+    print(f"stop it:  {dr('local down')}")
 
 
 def status() -> bool:
-    """Print what runs; False when nothing does."""
-    local = lifecycle.status(state_dir=STATE_DIR)
+    """Print what runs; False when nothing does, or only half of it."""
+    try:
+        local = lifecycle.status(state_dir=STATE_DIR)
+    except HalfAliveError as error:
+        print(f"Half of it runs: {error}")
+        return False
     if local is None:
-        print("No local AWS runs from this folder; start it with: dr local up")
+        print(f"No local AWS runs from this folder; start it with: {dr('local up')}")
         return False
     from rich.table import Table
 
@@ -112,7 +126,7 @@ def status() -> bool:
         for endpoint in page["Endpoints"]
     )
     if not names:
-        print("No endpoint is deployed; deploy one with: dr local deploy STACK")
+        print(f"No endpoint is deployed; deploy one with: {dr('local deploy STACK')}")
         return True
     warm = local.metrics()["endpoints"]
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -155,6 +169,7 @@ def print_environment() -> None:
 def deploy(stacks: Sequence[str]) -> None:
     """See `dr local deploy --help`."""
     from dr_cli.console import Steps
+    from dr_cli.packages import require_files, spec_of
     from stacks.matrix import MATRIX, staged
 
     rows = {row.stack_id: row for row in MATRIX}
@@ -164,13 +179,18 @@ def deploy(stacks: Sequence[str]) -> None:
             f"{', '.join(unknown)} is not in the deployment matrix; list the stacks with: "
             "npx cdk list"
         )
+    packages = sorted({rows[name].package for name in stacks})
+    for package in packages:
+        # Before anything is deployed: a file that is missing later would leave half of it.
+        folder = MODEL_ROOT / package
+        require_files(spec_of(folder), folder)
     local = _require_running()
     steps = Steps(make_console())
     shared = staged("shared", None)
     with steps.step(f"cdk bootstrap, cdk deploy {shared}"):
         bootstrap(local)
         bucket = deploy_shared(local, shared)
-    for package in sorted({rows[name].package for name in stacks}):
+    for package in packages:
         with steps.step(f"Pushing {package}"):
             push(local, MODEL_ROOT / package, bucket=bucket)
     with steps.step(f"cdk deploy {' '.join(stacks)}"):
@@ -229,5 +249,5 @@ def push(local: lifecycle.LocalAws, folder: Path, *, bucket: str) -> str:
 def _require_running() -> lifecycle.LocalAws:
     local = lifecycle.status(state_dir=STATE_DIR)
     if local is None:
-        raise CommandError("no local AWS runs from this folder; start it with: dr local up")
+        raise CommandError(f"no local AWS runs from this folder; start it with: {dr('local up')}")
     return local

@@ -8,6 +8,8 @@ from rich.table import Table
 from dr_cli.console import make_console
 from dr_cli.errors import CommandError
 from dr_cli.packages import require_files, spec_of
+from dr_cli.panels import held_out
+from dr_cli.region import aws_region
 from inference_image.model_spec import ModelSpec, missing_files, verify_files
 
 SHARED_STACK = "shared"
@@ -40,7 +42,11 @@ def push(package: Path, *, bucket: str | None, stage: str | None) -> None:
     from dr_local.publish import push_package
 
     local = running_local_aws()
-    client_of = local.client if local else boto3.client
+    region = None if local else aws_region()
+
+    def client_of(service: str) -> Any:
+        return local.client(service) if local else boto3.client(service, region_name=region)
+
     where = "the local AWS" if local else "AWS"
     bucket = bucket or _bucket_of_stack(client_of("cloudformation"), stage=stage, where=where)
     key = push_package(package, bucket=bucket, client=client_of("s3"))
@@ -79,6 +85,8 @@ def _facts(spec: ModelSpec) -> list[tuple[str, str]]:
     ]
     if network:
         facts.append(("network", ", ".join(f"{k} {v}" for k, v in network.items())))
+    if figures := held_out(spec):
+        facts.append(("held out", figures))
     for key in ("licence", "intended_use"):
         if spec.raw.get(key):
             facts.append((key.replace("_", " "), str(spec.raw[key])))

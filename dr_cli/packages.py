@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from dr_cli.errors import CommandError
 from inference_image.model_package import read_spec_from_archive, unpack_model
@@ -14,6 +15,24 @@ from inference_image.model_spec import (
     missing_files,
     verify_files,
 )
+
+# Beside this package in a checkout, whatever the current folder is.
+DEFAULT_PACKAGE: Final = Path(__file__).resolve().parent.parent / "model_artifacts/mobilenet-demo"
+
+
+def package_or_default(chosen: Path | None) -> Path:
+    """The package that was chosen, or the demo model of the checkout.
+
+    Raises:
+        CommandError: none was chosen, and this installation is no checkout.
+    """
+    if chosen is not None:
+        return chosen
+    if not DEFAULT_PACKAGE.is_dir():
+        raise CommandError(
+            "no model comes with an installed dr-endpoints; name a package with --model"
+        )
+    return DEFAULT_PACKAGE
 
 
 @contextmanager

@@ -7,10 +7,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from dr_cli.console import indented
 from dr_experiments.analysis import ConfigurationAnalysis
 from dr_experiments.client import Measurement
 from dr_experiments.report import format_ms, format_usd
 from inference_image.contract import NOT_ASSESSED, Prediction
+from inference_image.model_spec import ModelSpec
 
 _BAR_CELLS = 20
 _DIGEST_CHARACTERS = 12
@@ -28,29 +30,24 @@ def prediction_panel(
     measurement: Measurement,
     *,
     notice: str | None = None,
-    known_grade: str | None = None,
+    known_grade: int | None = None,
 ) -> Panel:
     """Grade, referable decision, quality and latency of one answered photograph.
 
     Args:
         title: what was sent and where to.
         notice: a sentence of the model about itself, if the answer has none.
-        known_grade: the true grade, in words, where it is known.
+        known_grade: the true grade, where it is known; the panel says how far off the answer is.
     """
     answer = measurement.answer
     if answer is None:
-        return Panel(
-            Text(f"{measurement.outcome}: {measurement.error}", style="red"),
-            title=title,
-            title_align="left",
-            border_style="red",
-        )
+        return failure_panel(title, f"{measurement.outcome}: {measurement.error}")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    if known_grade:
-        grid.add_row("true grade", known_grade)
     grid.add_row("grade", _grade(answer))
+    if known_grade is not None:
+        grid.add_row("", _verdict(known_grade, answer["grade"]))
     grid.add_row("referable", _referable(answer))
     grid.add_row("quality", _quality(answer))
     grid.add_row("latency", _latency(measurement, answer))
@@ -62,6 +59,26 @@ def prediction_panel(
     return Panel(grid, title=title, title_align="left", border_style=_border(answer))
 
 
+def held_out(spec: ModelSpec) -> str | None:
+    """What the package records of its model on held-out photographs; None where it does not."""
+    metrics = spec.raw.get("metrics") or {}
+    try:
+        accuracy, kappa = metrics["accuracy"], metrics["quadratic_weighted_kappa"]
+        return (
+            f"On {metrics['photographs']:,} held-out photographs ({metrics['data']}) its grade is "
+            f"right in {_percent(accuracy['value'])} % (95 % interval "
+            f"{_percent(accuracy['low'])} to {_percent(accuracy['high'])} %); quadratic weighted "
+            f"kappa {kappa['value']:.3f} ({kappa['low']:.3f} to {kappa['high']:.3f})."
+        )
+    except KeyError:
+        return None
+
+
+def failure_panel(title: str, reason: str) -> Panel:
+    """A photograph that brought no answer, and why."""
+    return Panel(Text(reason, style="red"), title=title, title_align="left", border_style="red")
+
+
 def results_table(
     rows: Sequence[ConfigurationAnalysis], *, requests_per_hour: float, busy: str | None = None
 ) -> Group:
@@ -70,8 +87,19 @@ def results_table(
     `busy` is a warning about the machine, see `dr_experiments.provenance.machine_busy`.
     """
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
-    for name in ("deployment", "n", "fail", "mean", "sd", "p50", "p95", "p99", "USD/1,000"):
-        table.add_column(name, justify="left" if name == "deployment" else "right", no_wrap=True)
+    for name in (
+        "deployment",
+        "n",
+        "fail",
+        "mean ms",
+        "sd ms",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "USD/1,000",
+    ):
+        heading = name.replace(" ", "\n")
+        table.add_column(heading, justify="left" if name == "deployment" else "right", no_wrap=True)
     for row in rows:
         mark = "" if row.facts.distinguishable else " *"
         cost = "no price" if row.cost_missing else "\N{EN DASH}"
@@ -96,9 +124,9 @@ def results_table(
             style="dim" if mark else "",
         )
     return Group(
-        table,
-        Text("\n".join(_footnotes(rows, requests_per_hour)), style="dim"),
-        *([Text(busy, style="yellow")] if busy else []),
+        indented(table),
+        *(indented(Text(note, style="dim")) for note in _footnotes(rows, requests_per_hour)),
+        *([indented(Text(busy, style="yellow"))] if busy else []),
     )
 
 
@@ -128,7 +156,7 @@ def _grade(answer: Prediction) -> Text:
     probability = answer["predictions"][answer["grade"]]
     return Text.assemble(
         (f"{answer['grade']}  {answer['label']}", "bold"),
-        f"  {_bar(probability)} {probability:.2f}",
+        f"  {_bar(probability)} {_probability(probability)}",
     )
 
 
@@ -139,7 +167,7 @@ def _referable(answer: Prediction) -> Text:
     words, style = ("yes, refer", "bold red") if referable["positive"] else ("no", "bold green")
     text = Text.assemble(
         (words, style),
-        f"  P(grade ≥ 2) = {referable['probability']:.2f}, threshold "
+        f"  P(grade ≥ 2) {_relation(referable['probability'])}, threshold "
         f"{referable['threshold']:.2f} ({referable['operating_point'].replace('_', ' ')})",
     )
     if answer["consistent"] is False:
@@ -158,9 +186,37 @@ def _quality(answer: Prediction) -> Text:
 def _latency(measurement: Measurement, answer: Prediction) -> str:
     full = format_ms((measurement.full_latency_s or 0) * 1000)
     container = format_ms(answer["requestLatency"] * 1000)
-    model = format_ms(answer["predictionLatency"] * 1000)
+    model = "model not run"
+    if answer["predictions"] is not None:
+        model = f"{format_ms(answer['predictionLatency'] * 1000)} ms model"
     start = " · cold start" if measurement.cold else ""
-    return f"{full} ms round trip · {container} ms in the container · {model} ms model{start}"
+    return f"{full} ms round trip · {container} ms in the container · {model}{start}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _verdict(known: int, answered: int | None) -> Text:
+    if answered is None:
+        return Text(f"known grade {known}, not graded", style="yellow")
+    off = abs(known - answered)
+    if off == 0:
+        return Text(f"known grade {known}, answered {answered}: right", style="green")
+    steps = "one grade" if off == 1 else f"{off} grades"
+    return Text(f"known grade {known}, answered {answered}: {steps} off", style="yellow")
+
+
+def _relation(probability: float) -> str:
+    text = _probability(probability)
+    return f"{text[0]} {text[1:]}" if text[0] in "<>" else f"= {text}"
+
+
+def _probability(value: float) -> str:
+    """Two digits; never "1.00" or "0.00" for what is not certain."""
+    if value >= 0.995:
+        return ">0.99"
+    return "<0.01" if value < 0.005 else f"{value:.2f}"
 
 
 def _bar(share: float) -> str:

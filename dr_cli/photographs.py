@@ -5,13 +5,14 @@ from typing import Final
 
 from dr_cli.errors import CommandError
 from dr_experiments.targets import Payload, content_type_of
+from inference_image.contract import ACCEPTED_IMAGE_TYPES
 
 # The real-time payload limit; a serverless endpoint refuses more than 4 MB itself.
 MAX_FILE_BYTES: Final = 25 * 1024**2
 
 
 def read_photograph(path: Path) -> Payload:
-    """Bytes of an image file as a request. Raises `CommandError` for what is no such file."""
+    """Bytes of a JPEG or PNG file as a request. Raises `CommandError` for what is no such file."""
     if path.is_dir():
         raise CommandError(f"{path} is a folder; name the image files in it")
     if not path.exists():
@@ -25,7 +26,11 @@ def read_photograph(path: Path) -> Payload:
             "save it as JPEG"
         )
     data = path.read_bytes()
-    return Payload(body=data, content_type=content_type_of(data))
+    content_type = content_type_of(data)
+    if content_type not in ACCEPTED_IMAGE_TYPES:
+        # The service would take text for JSON or base64, and complain about that.
+        raise CommandError(f"{path} is not an image: JPEG and PNG files are graded")
+    return Payload(body=data, content_type=content_type)
 
 
 def drawn_photograph(*, seed: int, grade: int, size_px: int | None = None) -> Payload:

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Final
 
 from dr_cli.errors import CommandError
+from dr_cli.invocation import dr
 from dr_cli.packages import opened_package
 from inference_image.contract import (
     ENV_BIND_HOST,
@@ -31,6 +32,8 @@ from inference_image.model_spec import ModelSpec
 
 READY_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 10
+# A service that a terminal has told to stop needs about a tenth of a second.
+OWN_END_S: Final = 3
 _POLL_S: Final = 0.05
 _LOG_TAIL: Final = 400
 LOOPBACK: Final = "127.0.0.1"
@@ -41,16 +44,16 @@ def serve_until_stopped(package: Path, *, host: str, port: int, workers: int) ->
     with opened_package(package) as (folder, spec):
         require_free_port(host, port)
         print(f"{spec.id} (sha256 {spec.sha256[:12]}…) at http://{host}:{port}{INVOCATIONS_PATH}")
-        print(
-            f"try it: dr predict IMAGE --url http://{host}:{port}   (Ctrl-C stops it)", flush=True
-        )
+        ask = dr(f"predict IMAGE --url http://{host}:{port}")
+        print(f"try it: {ask}   (Ctrl-C stops it)", flush=True)
         process = _start(folder, host=host, port=port, workers=workers)
         try:
             code = process.wait()
         except KeyboardInterrupt:
-            # The terminal has sent SIGINT to the service as well; it finishes what it has.
-            code = _stop(process)
-            return 0 if code in (0, -signal.SIGINT, 128 + signal.SIGINT) else 1
+            # A terminal has sent SIGINT to the service as well, and it ends by itself. A signal
+            # to this process alone has not reached it, so it is told to end after a while.
+            _stop(process, own_end_s=OWN_END_S)
+            return 0
         finally:
             _stop(process)
     return 0 if code == 0 else 1
@@ -136,14 +139,21 @@ def _becomes_ready(url: str, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _stop(process: subprocess.Popen[bytes]) -> int:
-    """End the process, by force after a grace period; returns its exit code."""
+def _stop(process: subprocess.Popen[bytes], *, own_end_s: float = 0) -> int:
+    """End the process, by force after a grace period; returns its exit code.
+
+    Args:
+        own_end_s: how long to wait for a process that is ending already.
+    """
 
     def ignore(_signum: int, _frame: FrameType | None) -> None:
         """A second Ctrl-C must not leave the process behind."""
 
     previous = signal.signal(signal.SIGINT, ignore)
     try:
+        if own_end_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(own_end_s)
         if process.poll() is None:
             process.terminate()
             try:

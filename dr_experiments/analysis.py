@@ -48,7 +48,8 @@ class ConfigurationAnalysis:
 
     `round_trip` is the client's, `container` the time in the container and `prediction` the
     model's part of it; None when no warm answer came. `cost` is an estimate, or None with the
-    reason in `cost_missing`; `cost_full_use` exists for instances only.
+    reason in `cost_missing`; `cost_full_use` exists for instances only. `mean_gap_s` lies between
+    the starts of requests.
     """
 
     target: TargetDescription
@@ -65,6 +66,7 @@ class ConfigurationAnalysis:
     facts: ContainerFacts
     model_sha256: str | None
     failure_reasons: tuple[str, ...]
+    mean_gap_s: float | None
 
     @property
     def title(self) -> str:
@@ -132,6 +134,7 @@ def analyse(
         failure_reasons=tuple(
             sorted({f"{m.outcome}: {m.error}" if m.error else m.outcome for m in result.failures})
         ),
+        mean_gap_s=result.mean_gap_s,
     )
 
 

@@ -50,6 +50,7 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
+        """True for a checked answer."""
         return self.outcome == OUTCOME_OK
 
     @property
@@ -76,6 +77,7 @@ class Client:
         self._sleep = sleep
 
     def describe(self) -> TargetDescription:
+        """What is measured."""
         return self._target.describe()
 
     def now(self) -> float:

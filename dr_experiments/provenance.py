@@ -13,7 +13,7 @@ from pathlib import Path
 class Provenance:
     """Everything a reader needs to judge or repeat a run; a None means it is not known.
 
-    `busy` is a sentence when other programs used the machine as the run began, see
+    `busy` is a sentence when the machine was busy before the run began, see
     `machine_busy`.
     """
 
@@ -58,15 +58,16 @@ def machine() -> str:
 def machine_busy() -> str | None:
     """A warning when more programs wait for a processor than there are cores; else None.
 
-    It is the load average of the last minute, so a run must ask before it begins.
+    It is the load average of the last minute, so a run must ask before it does anything.
     """
     load = os.getloadavg()[0]
     cores = usable_cores()
     if load <= cores:
         return None
     return (
-        f"Other programs used this machine when the run began (load {load:.1f} on {cores} "
-        "cores), so the latencies are longer and spread wider than on an idle one."
+        f"This machine was busy when the run began (load {load:.1f} on {cores} cores): latencies "
+        "are longer and spread wider than on an idle one, and differences between rows are "
+        "mostly other programs'."
     )
 
 

@@ -88,6 +88,11 @@ def render_report(report: Report) -> str:
         cold=sum(row.cold for row in rows),
         requests=report.requests,
         interval=f"{report.interval_s:g} s",
+        gaps=[
+            f"{row.title} {format_ms(row.mean_gap_s * 1000)} ms"
+            for row in rows
+            if row.mean_gap_s is not None
+        ],
         requests_per_hour=f"{report.requests_per_hour:,.0f}",
         payload=report.payload,
         interval_method=INTERVAL_METHOD,

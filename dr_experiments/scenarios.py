@@ -36,7 +36,16 @@ class ScenarioResult:
         return tuple(m for m in self.measurements if m.ok and m.cold)
 
     @property
+    def mean_gap_s(self) -> float | None:
+        """Mean seconds between the starts of counted requests; None for a single one."""
+        if len(self.measurements) < 2:
+            return None
+        first, last = self.measurements[0], self.measurements[-1]
+        return (last.start_offset_s - first.start_offset_s) / (len(self.measurements) - 1)
+
+    @property
     def failures(self) -> tuple[Measurement, ...]:
+        """Without a usable answer; their durations are in no statistic."""
         return tuple(m for m in self.measurements if not m.ok)
 
 

@@ -127,9 +127,11 @@ class SageMakerTarget:
         self._client = client
 
     def describe(self) -> TargetDescription:
+        """The endpoint, as `describe_endpoint` has read it."""
         return self._description
 
     def send(self, payload: Payload) -> Reply:
+        """One `InvokeEndpoint` call."""
         from botocore import exceptions
 
         extra = {"CustomAttributes": payload.custom_attributes} if payload.custom_attributes else {}
@@ -228,9 +230,11 @@ class UrlTarget:
         self._connection: Any = None
 
     def describe(self) -> TargetDescription:
+        """Host and port, in local mode."""
         return TargetDescription(name=self._name, mode=SERVING_MODE_LOCAL)
 
     def send(self, payload: Payload) -> Reply:
+        """One POST over a connection that stays open."""
         from http.client import HTTPException
 
         headers = {"Content-Type": payload.content_type, "Accept": MEDIA_JSON}

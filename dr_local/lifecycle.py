@@ -32,13 +32,15 @@ from dr_local.clients import ACCESS_KEY, REGION, SECRET_KEY, client
 from dr_local.confinement import remove_groups
 from dr_local.containers import SERVE_COMMAND
 from dr_local.deployments import account_id
-from dr_local.errors import LocalAwsError
+from dr_local.errors import HalfAliveError, LocalAwsError
 from dr_local.process_tree import ProcessIdentity
 
 DEFAULT_STATE_DIR = Path(".local-aws")
 DEFAULT_IDLE_TIMEOUT_S = 300.0
 HOST = "127.0.0.1"
 _STATE_FILE = "state.json"
+_CONTROL_PLANE = "control_plane"
+_RUNTIME = "runtime_server"
 _CHANGE_LOG = "changes"
 _START_TIMEOUT_S = 60.0
 _STOP_GRACE_S = 8.0
@@ -76,7 +78,28 @@ class LocalAws:
     @property
     def is_running(self) -> bool:
         """True while both servers run."""
-        return process_tree.is_alive(self.control_plane) and process_tree.is_alive(self.runtime)
+        return all(process_tree.is_alive(server) for _, server, _ in self._servers)
+
+    @property
+    def half_alive(self) -> str | None:
+        """Which server has died and what to do, while the other still runs; else None."""
+        dead = [row for row in self._servers if not process_tree.is_alive(row[1])]
+        if len(dead) != 1:
+            return None
+        name, process, module = dead[0]
+        (other,) = (row[0] for row in self._servers if row not in dead)
+        return (
+            f"the {name} of the local AWS has died (process {process.pid}, log: "
+            f"{_log_file(self.state_dir, module)}) while the {other} still runs; start both anew "
+            "with: dr local up (what was deployed is lost)"
+        )
+
+    @property
+    def _servers(self) -> tuple[tuple[str, ProcessIdentity, str], ...]:
+        return (
+            ("control plane", self.control_plane, _CONTROL_PLANE),
+            ("SageMaker runtime", self.runtime, _RUNTIME),
+        )
 
     def client(self, service: str, *, read_timeout_s: float = 90.0) -> Any:
         """A boto3 client of `service` against this local AWS."""
@@ -112,7 +135,9 @@ def up(
     """Start the control plane and the runtime, and wait until both answer.
 
     Free ports are chosen where none are given. When a local AWS already runs from `state_dir`,
-    that one is returned and nothing is started.
+    that one is returned and nothing is started. What a crash left there is stopped and removed
+    first, apart from the logs, which stay as `….previous.log`: deployments live in the control
+    plane's memory and cannot be taken over.
 
     Args:
         state_dir: state file, logs and containers; made when missing.
@@ -157,9 +182,22 @@ def up(
 
 
 def status(*, state_dir: Path = DEFAULT_STATE_DIR) -> LocalAws | None:
-    """The local AWS that runs from `state_dir`; None when none does."""
-    local = _read_state(state_dir.resolve())
-    return local if local is not None and local.is_running else None
+    """The local AWS that runs from `state_dir`; None when none does.
+
+    Raises:
+        HalfAliveError: one of its two servers has died.
+    """
+    local = recorded(state_dir=state_dir)
+    if local is None:
+        return None
+    if (reason := local.half_alive) is not None:
+        raise HalfAliveError(reason)
+    return local if local.is_running else None
+
+
+def recorded(*, state_dir: Path = DEFAULT_STATE_DIR) -> LocalAws | None:
+    """What was last started from `state_dir` and not stopped with `down`, running or not."""
+    return _read_state(state_dir.resolve())
 
 
 def down(*, state_dir: Path = DEFAULT_STATE_DIR, keep_logs: bool = True) -> DownReport:
@@ -224,13 +262,13 @@ def _start(
     try:
         control_plane = _launch(
             state_dir,
-            "control_plane",
+            _CONTROL_PLANE,
             ["--port", str(port), "--change-log", str(changes), *parent],
         )
         started.append(control_plane)
         runtime = _launch(
             state_dir,
-            "runtime_server",
+            _RUNTIME,
             [
                 *("--port", str(runtime_port)),
                 *("--control-plane", f"http://localhost:{port}"),
@@ -251,8 +289,8 @@ def _start(
             runtime=_identity(runtime),
         )
         _write_state(local)
-        _wait_healthy(control_plane, "control_plane", port, "/moto-api/", state_dir)
-        _wait_healthy(runtime, "runtime_server", runtime_port, "/ping", state_dir)
+        _wait_healthy(control_plane, _CONTROL_PLANE, port, "/moto-api/", state_dir)
+        _wait_healthy(runtime, _RUNTIME, runtime_port, "/ping", state_dir)
     except BaseException:
         for process in started:
             process.kill()
@@ -272,7 +310,11 @@ def _launch(state_dir: Path, module: str, arguments: list[str]) -> subprocess.Po
     (state_dir / "logs").mkdir(exist_ok=True)
     package_root = str(Path(__file__).resolve().parent.parent)
     inherited = {name: value for name, value in os.environ.items() if not _is_aws(name)}
-    with (state_dir / "logs" / f"{module}.log").open("wb") as log:
+    log_file = _log_file(state_dir, module)
+    if log_file.exists():
+        # It may say why the last one died.
+        log_file.replace(log_file.with_suffix(".previous.log"))
+    with log_file.open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", f"dr_local.{module}", *arguments],
             cwd=state_dir,
@@ -292,6 +334,10 @@ def _launch(state_dir: Path, module: str, arguments: list[str]) -> subprocess.Po
         )
 
 
+def _log_file(state_dir: Path, module: str) -> Path:
+    return state_dir / "logs" / f"{module}.log"
+
+
 def _is_aws(name: str) -> bool:
     # A profile, an endpoint or keys of the person must not reach a local server.
     return name.startswith(("AWS_", "MOTO_"))
@@ -308,7 +354,7 @@ def _wait_healthy(
     process: subprocess.Popen[bytes], module: str, port: int, path: str, state_dir: Path
 ) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
-    log = state_dir / "logs" / f"{module}.log"
+    log = _log_file(state_dir, module)
     while time.monotonic() < deadline:
         code = process.poll()
         if code is not None:

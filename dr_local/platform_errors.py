@@ -31,26 +31,36 @@ class PlatformError(Exception):
 
 
 class ValidationError(PlatformError):
+    """The request is malformed or too large, or names an endpoint that was never deployed."""
+
     code = "ValidationError"
     status = 400
 
 
 class PayloadTooLargeError(PlatformError):
+    """A real-time request above the limit; its code is the number, as on AWS."""
+
     code = "413"
     status = 413
 
 
 class ThrottlingException(PlatformError):  # noqa: N818  (the name on the wire)
+    """More requests at once than `MaxConcurrency` lets in."""
+
     code = "ThrottlingException"
     status = 429
 
 
 class InternalFailure(PlatformError):  # noqa: N818  (the name on the wire)
+    """The endpoint refers to what is not there, or to what this runtime does not run."""
+
     code = "InternalFailure"
     status = 500
 
 
 class ServiceUnavailable(PlatformError):  # noqa: N818  (the name on the wire)
+    """The control plane does not answer."""
+
     code = "ServiceUnavailable"
     status = 503
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_REAP_S = 5.0
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 # Needs CONFIG_PROC_CHILDREN, which distribution kernels set.
 _CHILDREN_LISTED = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
@@ -114,7 +115,11 @@ def stop(process: ProcessIdentity, *, grace_s: float) -> bool:
             _wait_gone(process)
             break
         time.sleep(0.02)
-    _reap(process.pid)
+    deadline = time.monotonic() + _REAP_S
+    # A process is a zombie as soon as its first thread ends, but can be waited for, and its
+    # memory is free, only when the last one has.
+    while not _reap(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
     return True
 
 
@@ -125,10 +130,13 @@ def _wait_gone(process: ProcessIdentity) -> None:
         time.sleep(0.01)
 
 
-def _reap(pid: int) -> None:
-    # Only a child of ours can be waited for; a daemon of an earlier command cannot.
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+def _reap(pid: int) -> bool:
+    """True when nothing is left to be waited for."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        # Only a child of ours can be waited for; a daemon of an earlier command cannot.
+        return True
 
 
 def _read(path: str) -> str:

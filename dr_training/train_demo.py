@@ -222,7 +222,7 @@ def choose_operating_points(
     Where the grades overlap, each is the least demanding threshold that reaches its own aim.
     Where they are so far apart that every threshold of a range reaches both aims,
     `high_sensitivity` is the low end of that range and `high_specificity` the high end. Each
-    is moved half way to the next score, so that a rounding error does not decide.
+    lies midway between two scores, so that a rounding error does not decide.
     """
     score = evaluate.referable_score(evaluate.softmax(logits, temperature))
     positive = grades >= REFERABLE_FROM_GRADE
@@ -240,8 +240,11 @@ def choose_operating_points(
 
 
 def _halfway(score: NDArray[np.float64], threshold: float) -> float:
-    below = score[score < threshold]
-    return round((threshold + float(below.max())) / 2 if len(below) else threshold, 6)
+    """Midway between the scores on either side of a threshold: the same calls, with room."""
+    below, above = score[score < threshold], score[score >= threshold]
+    if len(below) == 0 or len(above) == 0:
+        return threshold
+    return round((float(below.max()) + float(above.min())) / 2, 12)
 
 
 def _head_features(

@@ -47,15 +47,19 @@ from inference_image.headers import (
 if TYPE_CHECKING:
     from inference_image.dicom import DicomPhotograph
 
-__all__ = ["Decoded", "Limits", "PhotographError", "decode", "measure", "sniff"]
+__all__ = ["MAX_SIDE_PX", "Decoded", "Limits", "PhotographError", "decode", "measure", "sniff"]
 
 DEFAULT_MAX_IMAGE_BYTES: Final = 25 * 1024 * 1024
 # Fundus cameras reach 24 megapixels, phones 50; Pillow itself warns above 89.
 DEFAULT_MAX_IMAGE_PIXELS: Final = 60_000_000
+# A picture of one row or column is no photograph, and costs a resampling out of proportion.
+MAX_SIDE_PX: Final = 20_000
 # Decoded bytes for one encoded byte, beyond which a large file is a bomb. A photograph has at
 # most some tens; a blank one is refused from 16 megapixels on.
 _MOST_EXPANSION: Final = 250
 _EXPANSION_FROM_BYTES: Final = 48_000_000
+# Rows that are converted at a time, so that a large picture has no large intermediate.
+_BAND_ROWS: Final = 64
 _PILLOW_FORMATS: Final[Mapping[str, str]] = {
     MEDIA_JPEG: "JPEG",
     MEDIA_PNG: "PNG",
@@ -238,6 +242,11 @@ def _check_pixels(size: tuple[int, int], bounds: Limits) -> None:
             f"The image has {width} x {height} pixels; at most {bounds.max_pixels} pixels are "
             "accepted.",
         )
+    if max(width, height) > MAX_SIDE_PX:
+        raise PhotographError(
+            413,
+            f"The image has {width} x {height} pixels; a side may have at most {MAX_SIDE_PX}.",
+        )
 
 
 def _open(data: bytes, media_type: str) -> Image.Image:
@@ -369,7 +378,6 @@ def _to_rgb(image: Image.Image, *, white_is_zero: bool = False) -> Image.Image:
 
 def _from_sixteen_bits(image: Image.Image, *, white_is_zero: bool) -> Image.Image:
     """Scale 0..65535 to 0..255: Pillow's own conversion clips and turns a photograph white."""
-    samples = np.asarray(image)
     bits: int = next(iter(_tiff_tags(image).get(_TIFF_BITS, (16,))))
     highest = 2**bits - 1
     table = np.clip((np.arange(65_536) * 255 + highest // 2) // highest, 0, 255).astype(np.uint8)
@@ -378,11 +386,11 @@ def _from_sixteen_bits(image: Image.Image, *, white_is_zero: bool) -> Image.Imag
     key = image.info.get("transparency")
     if isinstance(key, int) and 0 <= key <= highest:
         table[key] = 0
-    grey = np.empty((image.height, image.width), dtype=np.uint8)
-    # Indexing takes eight bytes for each pixel: a block of rows at a time.
-    for row in range(0, image.height, 256):
-        np.take(table, samples[row : row + 256], out=grey[row : row + 256])
-    return Image.fromarray(grey).convert("RGB")
+    grey = Image.new("RGB", image.size)
+    for top in range(0, image.height, _BAND_ROWS):
+        band = image.crop((0, top, image.width, min(top + _BAND_ROWS, image.height)))
+        grey.paste(Image.fromarray(table[np.asarray(band)]).convert("RGB"), (0, top))
+    return grey
 
 
 def _to_srgb(picture: Image.Image, source: Image.Image) -> Image.Image:

@@ -10,6 +10,7 @@ is taken for its pixels. What a header leaves out is left to the decoder, which 
 as damaged.
 """
 
+import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,10 +54,22 @@ _SIGNATURES: Final = (
 )
 _BMP_HEADER_SIZES: Final = frozenset({12, 16, 40, 52, 56, 64, 108, 124})
 _SOF_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_START_OF_SCAN: Final = 0xDA
-# Decoders look at these one by one; a hostile file has millions and takes seconds.
-_MOST_SEGMENTS: Final = 4096
-_MOST_CHUNKS: Final = 65_536
+_SOS: Final = 0xDA
+_EOI: Final = 0xD9
+# Markers that no length follows: stuffing, TEM, RST0-7, SOI.
+_BARE_MARKERS: Final = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
+# In compressed data FF is followed by 00, by a restart marker or by another FF.
+_NEXT_MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_MAX_FILL_BYTES: Final = 16
+# Decoders look at segments, chunks and tags one by one; a hostile file has millions of them.
+_MAX_SEGMENTS: Final = 1000
+# Each scan of a JPEG goes over the whole picture again, also an empty one of ten bytes. Cameras
+# write one, progressive files ten; the product keeps a large picture below seconds.
+_MAX_SCANS: Final = 100
+_MAX_SCANNED_PIXELS: Final = 1_200_000_000
+# Encoders write pieces of 8 KiB or more; each chunk costs the reader the same, however small.
+_MAX_SMALL_CHUNKS: Final = 1000
+_PNG_CHUNK_BYTES: Final = 1024
 _MOST_TIFF_ENTRIES: Final = 4096
 
 # TIFF tags, TIFF 6.0 section 8 and 15 (adobe.com), and the sizes of its field types.
@@ -161,32 +174,81 @@ def _rgb(width: int, height: int) -> Header:
 
 
 def _jpeg(data: bytes) -> Header | None:
-    header, position = None, 2
-    for _ in range(_MOST_SEGMENTS):
-        if position + 9 > len(data) or data[position] != 0xFF:
+    """Size, after counting the scans; None where the file ends before the first of them."""
+    size, position = _jpeg_start(data)
+    header = _rgb(*size)
+    if position is None:
+        return header
+    scans = segments = 0
+    while True:
+        # At a SOS marker or another one after it.
+        if data[position + 1] == _SOS:
+            scans += 1
+            if scans > _MAX_SCANS or scans * size[0] * size[1] > _MAX_SCANNED_PIXELS:
+                raise PhotographError(
+                    422, f"The JPEG cannot be decoded: it has {scans} scans or more, too many."
+                )
+        if data[position + 1] == _EOI or position + 4 > len(data):
             return header
-        marker = data[position + 1]
-        if marker == 0xFF:
+        if data[position + 1] in _BARE_MARKERS:
+            position += 2
+        else:
+            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
+        found = _NEXT_MARKER.search(data, position)
+        segments += 1
+        if segments > _MAX_SEGMENTS:
+            raise _damaged_jpeg()
+        if found is None:
+            return header
+        position = found.start()
+
+
+def _jpeg_start(data: bytes) -> tuple[tuple[int, int], int | None]:
+    """Width and height, and where the first scan begins; None where the file ends before it."""
+    size: tuple[int, int] | None = None
+    position = 2
+    for _ in range(_MAX_SEGMENTS):
+        # Some writers pad between segments, with FF or with other bytes.
+        end = position + _MAX_FILL_BYTES
+        while position < end and data.startswith(b"\xff\xff", position):
             position += 1
-            continue
-        if marker == _START_OF_SCAN:
-            return header
-        if marker in _SOF_MARKERS and header is None:
+        if position + 4 > len(data):
+            break
+        position = data.find(b"\xff", position, end + 1)
+        if position < 0:
+            raise _damaged_jpeg()
+        if position + 4 > len(data):
+            break
+        marker = data[position + 1]
+        if marker == _SOS and size is not None:
+            return size, position
+        if marker in _SOF_MARKERS and position + 9 <= len(data):
             height, width = struct.unpack_from(">HH", data, position + 5)
-            header = _rgb(width, height)
-        position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
-    raise PhotographError(422, "The JPEG has more segments than any photograph: it is damaged.")
+            size = (width, height)
+        if marker in _BARE_MARKERS:
+            position += 2
+        else:
+            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
+    else:
+        raise _damaged_jpeg()
+    if size is None:
+        raise _damaged_jpeg()
+    return size, None
+
+
+def _damaged_jpeg() -> PhotographError:
+    return PhotographError(422, "The JPEG cannot be decoded: it is truncated or damaged.")
 
 
 def _png(data: bytes) -> Header | None:
     width, height, bits, colour = struct.unpack_from(">IIBB", data, 16)
+    left = _MAX_SMALL_CHUNKS + len(data) // _PNG_CHUNK_BYTES
     position = 8
-    for _ in range(_MOST_CHUNKS):
-        if position + 12 > len(data):
-            break
+    while position + 8 <= len(data):
         position += 12 + int(struct.unpack_from(">I", data, position)[0])
-    else:
-        raise PhotographError(422, "The PNG has more chunks than any photograph: it is damaged.")
+        left -= 1
+        if left < 0:
+            raise PhotographError(422, "The PNG cannot be decoded: it has too many chunks.")
     samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(colour, 4)
     return Header(
         width_px=width, height_px=height, decoded_bytes=width * height * samples * bits // 8

@@ -77,10 +77,14 @@ def unpack_model(archive: Path, target_dir: Path) -> None:
     written = 0
     try:
         with tarfile.open(archive, mode="r:gz") as tar:
-            for count, member in enumerate(tar):
-                if count >= MAX_MEMBERS:
+            seen: set[PurePosixPath] = set()
+            for member in tar:
+                if len(seen) >= MAX_MEMBERS:
                     raise ModelPackageError(f"{archive.name} holds more than {MAX_MEMBERS} files")
                 path = _inside(member, archive)
+                if path in seen:
+                    raise ModelPackageError(f"{archive.name} holds {member.name!r} twice")
+                seen.add(path)
                 if member.isdir():
                     (target_dir / path).mkdir(parents=True, exist_ok=True)
                     continue
@@ -128,7 +132,7 @@ def read_spec_from_archive(archive: Path) -> ModelSpec:
 
 def _inside(member: tarfile.TarInfo, archive: Path) -> PurePosixPath:
     path = PurePosixPath(member.name)
-    if path.is_absolute() or ".." in path.parts or "\\" in member.name:
+    if path.is_absolute() or ".." in path.parts or "\\" in member.name or "\0" in member.name:
         raise ModelPackageError(
             f"{archive.name} holds {member.name!r}, which lies outside the package"
         )

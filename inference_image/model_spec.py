@@ -25,6 +25,9 @@ MODEL_JSON = "model.json"
 SCHEMA_VERSION = 1
 # A manifest is text for people; anything larger is not one.
 MAX_MODEL_JSON_BYTES = 4 * 1024 * 1024
+# Calibration moves logits by a small factor; beyond these the softmax says nothing.
+MIN_TEMPERATURE = 1e-3
+MAX_TEMPERATURE = 1e3
 _HASH_BLOCK_BYTES = 1024 * 1024
 
 
@@ -139,9 +142,9 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     size_px = reader.get("input_size_px", int)
     if not 8 <= size_px <= 4096:
         reader.fail(f"input_size_px must be between 8 and 4096; it is {size_px}")
-    temperature = float(reader.get("temperature", (int, float)))
-    if not (math.isfinite(temperature) and temperature > 0):
-        reader.fail(f"temperature must be a positive number; it is {temperature}")
+    temperature = _number(reader.get("temperature", (int, float)))
+    if temperature is None or not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+        reader.fail(f"temperature must be between {MIN_TEMPERATURE:g} and {MAX_TEMPERATURE:g}")
     points = tuple(_operating_point(reader, row) for row in reader.get("operating_points", list))
     default_point = reader.get("default_operating_point", str)
     if default_point not in {point.name for point in points}:
@@ -149,6 +152,10 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     outputs = reader.get("outputs", dict)
     if "logits" not in outputs:
         reader.fail("outputs must name the logits")
+    files = tuple(_files(reader))
+    head_file = reader.get("head_file", (str, type(None)), optional=True)
+    if head_file is not None and head_file not in {entry.path for entry in files}:
+        reader.fail(f"head_file {head_file!r} is not in files, so its digest is unknown")
     return ModelSpec(
         id=model_id,
         task=task,
@@ -159,10 +166,10 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
         quality_gate=reader.get("quality_gate", (dict, type(None))),
         operating_points=points,
         default_operating_point=default_point,
-        temperature=temperature,
+        temperature=float(temperature or 1),
         outputs={str(k): str(v) for k, v in outputs.items()},
-        head_file=reader.get("head_file", (str, type(None)), optional=True),
-        files=tuple(_files(reader)),
+        head_file=head_file,
+        files=files,
         notice=reader.get("notice", (str, type(None)), optional=True),
         raw=document,
     )
@@ -176,12 +183,14 @@ def missing_files(spec: ModelSpec, package_dir: Path) -> tuple[str, ...]:
 def verify_files(spec: ModelSpec, package_dir: Path) -> None:
     """Compare size and SHA-256 of every listed file.
 
+    A link counts as missing: what it leads to could change after the check.
+
     Raises:
         ModelPackageError: naming the first file that is missing or differs.
     """
     for entry in spec.files:
         path = package_dir / entry.path
-        if not path.is_file():
+        if path.is_symlink() or not path.is_file():
             raise ModelPackageError(f"model {spec.id}: {entry.path} is missing from {package_dir}")
         size = path.stat().st_size
         if size != entry.size_bytes:
@@ -237,12 +246,22 @@ def _check_labels(reader: _Reader, task: str, labels: tuple[str, ...]) -> None:
 
 
 def _operating_point(reader: _Reader, row: Any) -> OperatingPoint:
-    threshold = row.get("threshold") if isinstance(row, dict) else None
+    threshold = _number(row.get("threshold")) if isinstance(row, dict) else None
     name = row.get("name") if isinstance(row, dict) else None
-    valid = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
-    if not isinstance(name, str) or not valid or not 0 <= float(threshold or 0) <= 1:
-        reader.fail(f"an operating point needs a name and a threshold in [0, 1]; it is {row!r}")
+    if not isinstance(name, str) or threshold is None or not 0 <= threshold <= 1:
+        reader.fail("an operating point needs a name and a threshold in [0, 1]")
     return OperatingPoint(name=str(name), threshold=float(threshold or 0))
+
+
+def _number(value: Any) -> float | None:
+    """`value` as a finite number, or None: JSON may hold NaN, and integers of any length."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _mappings(reader: _Reader, key: str) -> list[Mapping[str, Any]]:

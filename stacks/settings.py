@@ -19,7 +19,7 @@ _TRUTH: Final[Mapping[str, bool]] = {"true": True, "false": False}
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The app's context, checked. Each field is the context key of the same name.
+    """The app's context, checked. Each field is the context key of its name, with hyphens.
 
     Attributes:
         stage: prefix that keeps two people's stacks apart in one account.
@@ -27,6 +27,8 @@ class Settings:
         modes: modes whose rows are synthesized.
         image: `build` (Docker builds the image at deployment) or `source-digest` (nothing is
             built; endpoints refer to the image that a build would have pushed).
+        docker_outputs: `--output` arguments of the build. On the command line one, whole, since
+            it has commas of its own; in `cdk.json` a list of them.
         publish: `deployment` (the shared stack copies the packages) or `external` (they are
             pushed with `dr model push`).
         local: the stacks go to a local AWS: no bootstrap version rule, and no custom
@@ -40,6 +42,7 @@ class Settings:
     models: tuple[str, ...] | None = None
     modes: tuple[str, ...] | None = None
     image: ImageSource = IMAGE_BUILD
+    docker_outputs: tuple[str, ...] = ()
     publish: Publish = PUBLISH_DEPLOYMENT
     local: bool = False
     retain: bool = False
@@ -60,6 +63,7 @@ class Settings:
             models=_words(app, "models"),
             modes=_words(app, "modes"),
             image=_one_of(app, "image", IMAGE_SOURCES, IMAGE_BUILD),
+            docker_outputs=_docker_outputs(app, "docker-outputs"),
             publish=_one_of(app, "publish", PUBLISH, PUBLISH_DEPLOYMENT),
             local=_flag(app, "local"),
             retain=_flag(app, "retain"),
@@ -89,6 +93,21 @@ def _words(app: cdk.App, name: str) -> tuple[str, ...] | None:
         return None
     parts: Iterable[object] = value.split(",") if isinstance(value, str) else value
     return tuple(word for word in (str(part).strip() for part in parts) if word)
+
+
+def _docker_outputs(app: cdk.App, name: str) -> tuple[str, ...]:
+    value: Any = app.node.try_get_context(name)
+    if value is None or value == "":
+        return ()
+    outputs = tuple(str(part) for part in ([value] if isinstance(value, str) else value))
+    for output in outputs:
+        # Docker reads anything else as a folder to write the image's files to.
+        if not any(part.startswith("type=") for part in output.split(",")):
+            raise ValueError(
+                f"context {name} must name an exporter, for example "
+                f"type=docker,oci-mediatypes=false; got {output!r}"
+            )
+    return outputs
 
 
 def _one_of(app: cdk.App, name: str, known: tuple[Any, ...], default: Any) -> Any:

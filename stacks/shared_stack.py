@@ -58,7 +58,9 @@ class SharedStack(cdk.Stack):
             package: self._add_model(package, settings)
             for package in sorted({row.package for row in rows})
         }
-        repo = InferenceImageRepo(self, "Images", source=settings.image)
+        repo = InferenceImageRepo(
+            self, "Images", source=settings.image, docker_outputs=settings.docker_outputs
+        )
         self._images = {
             (architecture, runtime): repo.image(architecture=architecture, runtime=runtime)
             for architecture, runtime in sorted({(row.architecture, row.runtime) for row in rows})

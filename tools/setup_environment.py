@@ -23,7 +23,9 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -55,8 +57,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Set up the development environment.")
     parser.add_argument("--training", action="store_true", help="the environment with TensorFlow")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
     try:
-        with (ROOT / ".setup.lock").open("w") as lock:
+        with (
+            (ROOT / ".setup.lock").open("w") as lock,
+            # Installers leave their work folders behind when they are interrupted.
+            tempfile.TemporaryDirectory(prefix="dr-setup-", ignore_cleanup_errors=True) as work,
+        ):
+            os.environ["TMPDIR"] = work
             # `make demo` and `make test` may be started side by side.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if arguments.training:
@@ -70,6 +79,10 @@ def main() -> int:
         print("set-up interrupted; run the same command again to go on.", file=sys.stderr)
         return 130
     return 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def set_up(venv: Path, lock_name: str, *, with_cdk_cli: bool) -> None:
@@ -166,8 +179,9 @@ def _create_venv(venv: Path) -> None:
             f"this Python cannot make virtual environments; on Debian and Ubuntu run "
             f"`apt-get install python{version}-venv` and try again."
         ) from None
+    # Run from inside the environment that is being replaced, the interpreter is gone by now.
     _run(
-        [sys.executable, "-m", "venv", venv],
+        [getattr(sys, "_base_executable", sys.executable), "-m", "venv", venv],
         what=f"the virtual environment {venv} could not be made",
     )
 

@@ -41,8 +41,14 @@ def test_data_is_read_without_the_cdk(module: str, repository: Path) -> None:
     assert done.returncode == 0
 
 
-def test_types_are_published(repository: Path) -> None:
-    assert (repository / "constructs_lib" / "py.typed").is_file()
+@pytest.mark.parametrize("package", ["constructs_lib", "inference_image", "stacks"])
+def test_types_are_published(package: str, repository: Path) -> None:
+    assert (repository / package / "py.typed").is_file()
+
+
+def test_what_the_constructs_raise_is_among_the_public_names() -> None:
+    assert issubclass(constructs_lib.ModelPackageError, ValueError)
+    assert issubclass(constructs_lib.ValidationError, ValueError)
 
 
 @pytest.mark.parametrize("name", CONSTRUCTS)

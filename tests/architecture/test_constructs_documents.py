@@ -40,9 +40,19 @@ def test_every_row_of_the_matrix_is_in_the_table_and_no_other(page: str) -> None
 
 def test_every_context_name_is_documented(page: str) -> None:
     context = page.split("## Context", maxsplit=1)[1].split("## ", maxsplit=1)[0]
-    documented = re.findall(r"^\| `(\w+)` \|", context, flags=re.MULTILINE)
+    documented = re.findall(r"^\| `([\w-]+)` \|", context, flags=re.MULTILINE)
     from_the_environment = {"account", "region"}
-    assert set(documented) == {field.name for field in fields(Settings)} - from_the_environment
+    names = {field.name for field in fields(Settings)} - from_the_environment
+    assert set(documented) == {name.replace("_", "-") for name in names}
+
+
+def test_the_remedy_for_a_refused_manifest_is_one_that_the_app_takes(page: str) -> None:
+    commands = re.findall(r"-c docker-outputs=(\S+)`", page)
+    assert commands
+    for value in commands:
+        settings = Settings.of(new_app(context={"docker-outputs": value}), environ={})
+        assert settings.docker_outputs == (value,)
+    assert "Unsupported manifest media type" in page
 
 
 def test_the_example_synthesizes(

@@ -166,7 +166,9 @@ def test_every_package_is_in_the_wheel_and_under_the_import_contracts(
 
 def test_tests_hold_assertions(repository: Path) -> None:
     """A test that cannot fail is no test."""
-    checks = re.compile(r"Assert\(|raises|warns|assert_|has_resource|match_|resource_count|fail")
+    checks = re.compile(
+        r"Assert\(|raises|warns|assert_|check|wait_until|has_resource|match_|resource_count|fail"
+    )
     idle = []
     for path in sorted((repository / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

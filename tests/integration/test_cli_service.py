@@ -93,6 +93,30 @@ def test_a_file_that_is_no_image_fails_and_the_others_are_answered(
     assert second["quality"]["gradable"] is True
 
 
+def test_ctrl_c_of_a_terminal_ends_serve_with_success(tmp_path: Path, package: Path) -> None:
+    """The service gets SIGINT as well; a SIGTERM while it ends by itself would be a failure."""
+    port = free_port()
+    with subprocess.Popen(
+        [*DR, "serve", "--model", str(package), "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            wait_until_ready(port)
+            children = psutil.Process(process.pid).children(recursive=True)
+            os.killpg(process.pid, signal.SIGINT)
+            output, _ = process.communicate(timeout=20)
+            assert process.returncode == 0, output
+            assert "Traceback" not in output
+            _, alive = psutil.wait_procs(children, timeout=5)
+            assert alive == []
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_serve_ends_with_its_service(
     tmp_path: Path, package: Path, drawing: Path, signum: signal.Signals
@@ -112,7 +136,8 @@ def test_serve_ends_with_its_service(
             assert children
             # To the command alone, as a supervisor does; a terminal signals the service too.
             process.send_signal(signum)
-            assert process.wait(20) in (0, 128 + signum)
+            expected = 0 if signum == signal.SIGINT else 128 + signum
+            assert process.wait(20) == expected
             _, alive = psutil.wait_procs(children, timeout=5)
             assert alive == []
         finally:

@@ -1,5 +1,6 @@
 """`cdk synth` as a person runs it: the whole matrix, the committed packages, every validator."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,22 +11,20 @@ import pytest
 from stacks.matrix import MATRIX
 
 
-@pytest.fixture(scope="module")
-def synthesized(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[subprocess.CompletedProcess[str], Path]:
-    output = tmp_path_factory.mktemp("synth") / "cdk.out"
+def cdk_synth(
+    repository: Path, *, output: Path, app: str, context: str
+) -> subprocess.CompletedProcess[str]:
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("AWS_", "CDK_")) and name != "PYTHONPATH"
     }
-    done = subprocess.run(
+    return subprocess.run(
         [
             str(repository / "node_modules" / ".bin" / "cdk"),
             *("synth", "--quiet", "--output", str(output)),
-            *("--app", f"{sys.executable} app.py"),
-            *("-c", "image=source-digest"),
+            *("--app", app),
+            *("-c", context),
         ],
         cwd=repository,
         env={
@@ -45,7 +44,15 @@ def synthesized(
         check=False,
         timeout=240,
     )
-    return done, output
+
+
+@pytest.fixture(scope="module")
+def synthesized(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    output = tmp_path_factory.mktemp("synth") / "cdk.out"
+    app = f"{sys.executable} app.py"
+    return cdk_synth(repository, output=output, app=app, context="image=source-digest"), output
 
 
 def test_the_whole_matrix_synthesizes_without_credentials(
@@ -67,6 +74,24 @@ def test_the_only_warnings_are_of_packages_that_are_elsewhere(
         line for line in warnings if "Before deploying this stack, make the package" not in line
     ] == []
     assert [line for line in said if "ERROR" in line or "[Error" in line] == []
+
+
+def test_the_command_line_hands_an_output_over_whole(repository: Path, tmp_path: Path) -> None:
+    """The value of `-c docker-outputs=` has an equals sign and commas of its own."""
+    told = tmp_path / "context.json"
+    script = tmp_path / "app.py"
+    script.write_text(
+        "import os, pathlib\n"
+        f"pathlib.Path({str(told)!r}).write_text(os.environ['CDK_CONTEXT_JSON'])\n"
+    )
+    output = "type=docker,oci-mediatypes=false"
+    cdk_synth(
+        repository,
+        output=tmp_path / "cdk.out",
+        app=f"{sys.executable} {script}",
+        context=f"docker-outputs={output}",
+    )
+    assert json.loads(told.read_text())["docker-outputs"] == output
 
 
 def test_the_configured_app_runs_the_environment_that_set_up_made(repository: Path) -> None:

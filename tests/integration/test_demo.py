@@ -18,6 +18,7 @@ import pytest
 from tests.demo_screen import readable
 
 MARK = "DR_DEMO_TEST"
+STALE = "the page of an earlier run"
 
 
 @dataclass
@@ -59,9 +60,12 @@ def demo(repository: Path, tmp_path: Path) -> Iterator[Demo]:
     temporary.mkdir()
     mark = uuid.uuid4().hex
     screen = tmp_path / "screen.txt"
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "report.html").write_text(STALE)
     with screen.open("w") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dr_cli", "demo", "--out", str(tmp_path / "results")],
+            [sys.executable, "-m", "dr_cli", "demo", "--out", str(results)],
             cwd=repository,
             env={**os.environ, MARK: mark, "TMPDIR": str(temporary), "COLUMNS": "200"},
             stdin=subprocess.DEVNULL,
@@ -95,7 +99,10 @@ def test_the_demo_deploys_grades_measures_and_leaves_nothing(
         "Synthesize every stack of the deployment matrix",
         "dr-serverless-mobilenet-2048",
         "dr-realtime-mobilenet-m5-xlarge",
-        "drawn photograph",
+        "photograph drawn as grade 3 Severe",
+        "known grade 3, answered",
+        "held-out photographs",
+        "quadratic weighted kappa",
         "real photograph",
         "has seen drawn photographs only",
         "p99",
@@ -115,6 +122,9 @@ def test_the_demo_deploys_grades_measures_and_leaves_nothing(
     # Seven endpoints: six serverless memory sizes and one real-time, 25 requests each.
     assert len(rows) == 7 * 25
     assert all(0 < float(row["predictionLatency"]) < float(row["fullLatency"]) for row in rows)
+    page = (results / "report.html").read_text()
+    assert STALE not in page
+    assert "Figure 1" in page
     assert demo.left_running() == []
     assert list(demo.temporary.iterdir()) == []
 
@@ -128,7 +138,7 @@ def test_the_demo_deploys_grades_measures_and_leaves_nothing(
     ],
 )
 def test_an_interrupted_demo_leaves_no_process_and_no_temporary_tree(
-    demo: Demo, sentence: str, sign: signal.Signals, code: int
+    demo: Demo, tmp_path: Path, sentence: str, sign: signal.Signals, code: int
 ) -> None:
     demo.wait_for(sentence)
     time.sleep(1.5)
@@ -136,5 +146,6 @@ def test_an_interrupted_demo_leaves_no_process_and_no_temporary_tree(
     os.killpg(demo.process.pid, sign)
     assert demo.process.wait(timeout=60) == code, demo.text()
     assert "Traceback" not in demo.text()
+    assert not (tmp_path / "results" / "report.html").exists()
     assert demo.left_running() == []
     assert list(demo.temporary.iterdir()) == []

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from dr_local.cdk_cli import bootstrap, deploy
+from dr_local.cdk_cli import bootstrap, context_arguments, deploy, destroy, run_cdk
+from dr_local.errors import LocalAwsError
 from dr_local.lifecycle import LocalAws, running
 from dr_local.publish import push_package
 from inference_image.model_spec import load_model_spec
@@ -33,7 +34,10 @@ import aws_cdk as cdk
 
 from app import build
 
-build(cdk.App(), model_root=Path(__file__).parent / "models").synth()
+app = build(cdk.App(), model_root=Path(__file__).parent / "models")
+if owner := app.node.try_get_context("owner"):
+    cdk.Tags.of(app).add("owner", owner)
+app.synth()
 """
 
 
@@ -87,14 +91,25 @@ def test_deploy_grade_replace_the_model_and_grade_again(
     assert warm["predictions"] == cold["predictions"]
     assert warm["container"]["start_id"] == cold["container"]["start_id"]
 
+    sagemaker = local.client("sagemaker")
+    untagged = sagemaker.describe_endpoint(EndpointName=ENDPOINT)
+    deploy(local, [ENDPOINT], context={**CONTEXT, "owner": "ana"}, app_dir=app_dir)
+    tagged = sagemaker.describe_endpoint(EndpointName=ENDPOINT)
+    assert tagged["EndpointConfigName"] == untagged["EndpointConfigName"]
+    tags = sagemaker.list_tags(ResourceArn=tagged["EndpointArn"])["Tags"]
+    assert {"Key": "owner", "Value": "ana"} in tags
+    still_warm, headers = grade(local, photograph)
+    assert headers["x-dr-local-cold-start"] == "false"
+    assert still_warm["container"]["start_id"] == cold["container"]["start_id"]
+
     document = json.loads((model_dir / "model.json").read_text())
     document["notice"] = "Another model for tests."
     (model_dir / "model.json").write_text(json.dumps(document))
     second = load_model_spec(model_dir)
     push_package(model_dir, bucket=bucket, client=local.client("s3"))
-    before = local.client("sagemaker").describe_endpoint(EndpointName=ENDPOINT)
+    before = sagemaker.describe_endpoint(EndpointName=ENDPOINT)
     deploy(local, [ENDPOINT], context=CONTEXT, app_dir=app_dir)
-    after = local.client("sagemaker").describe_endpoint(EndpointName=ENDPOINT)
+    after = sagemaker.describe_endpoint(EndpointName=ENDPOINT)
     assert after["EndpointConfigName"] != before["EndpointConfigName"]
     assert after["EndpointArn"] == before["EndpointArn"]
     replaced, headers = grade(local, photograph)
@@ -107,6 +122,18 @@ def test_deploy_grade_replace_the_model_and_grade_again(
         runtime.invoke_endpoint(EndpointName=ENDPOINT, Body=b"hello", ContentType="text/plain")
     assert caught.value.response["OriginalStatusCode"] == 415
     assert json.loads(caught.value.response["OriginalMessage"])["status"] == 415
+
+    in_use = f"cannot be deleted as it is in use by {ENDPOINT}"
+    alone = ["destroy", "dr-shared", "--exclusively", "--force", *context_arguments(CONTEXT)]
+    with pytest.raises(LocalAwsError, match=in_use):
+        run_cdk(local, alone, name="destroy-dr-shared", app_dir=app_dir)
+    s3 = local.client("s3")
+    for row in s3.list_object_versions(Bucket=bucket)["Versions"]:
+        s3.delete_object(Bucket=bucket, Key=row["Key"], VersionId=row["VersionId"])
+    destroy(local, ["dr-shared"], context=CONTEXT, app_dir=app_dir)
+    assert not [row["Name"] for row in s3.list_buckets()["Buckets"] if "dr-shared" in row["Name"]]
+    assert not local.client("logs").describe_log_groups()["logGroups"]
+    assert not sagemaker.list_endpoints()["Endpoints"]
 
 
 def test_a_package_with_a_changed_byte_never_serves(local: LocalAws, tmp_path: Path, repository):

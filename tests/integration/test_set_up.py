@@ -3,8 +3,10 @@
 import os
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,37 @@ def test_no_registry_is_one_sentence_and_leaves_no_stamp(skeleton: Path) -> None
     assert "can this machine reach the registry" in sentences[0]
     assert "Traceback" not in result.stdout + result.stderr
     assert not (skeleton / ".venv" / ".setup-stamp").exists()
+
+
+def test_an_interrupted_set_up_can_be_run_again_and_leaves_no_temporary_tree(
+    skeleton: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    temporary = tmp_path_factory.mktemp("tmp")
+    process = subprocess.Popen(
+        ["make", "setup"],
+        cwd=skeleton,
+        env=without_registries() | {"TMPDIR": str(temporary)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 30
+    while not (skeleton / ".venv" / "bin" / "python3").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    # A terminal's Ctrl-C reaches make, the set-up and the installer at once.
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "set-up interrupted; run the same command again" in said
+    assert "Traceback" not in said
+    assert list(temporary.iterdir()) == []
+    # There is still no registry, but the environment itself is made by now.
+    again = make_setup(skeleton)
+    assert "could not be made" not in again.stderr
+    assert "the installer (uv) could not be downloaded" in again.stderr
 
 
 def test_no_python_is_one_sentence(skeleton: Path) -> None:

@@ -111,6 +111,7 @@ def template(
     variant: dict[str, Any],
     environment: dict[str, str] | None = None,
     suffix: str = "",
+    tags: dict[str, str] | None = None,
 ) -> str:
     """An endpoint as the constructs deploy it; `suffix` goes into the replaceable ids."""
     model, config = f"Model{suffix}", f"Config{suffix}"
@@ -150,6 +151,10 @@ def template(
             },
         },
     }
+    if tags is not None:
+        rows = [{"Key": key, "Value": value} for key, value in tags.items()]
+        for resource in resources.values():
+            resource["Properties"]["Tags"] = rows
     return json.dumps({"Resources": resources})
 
 

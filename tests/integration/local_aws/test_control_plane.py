@@ -48,6 +48,16 @@ class Stack:
             "container": model["PrimaryContainer"],
         }
 
+    def arns(self) -> list[str]:
+        """Model, configuration and endpoint."""
+        endpoint = self.sagemaker.describe_endpoint(EndpointName=self.name)
+        config = self.sagemaker.describe_endpoint_config(
+            EndpointConfigName=endpoint["EndpointConfigName"]
+        )
+        (variant,) = config["ProductionVariants"]
+        model = self.sagemaker.describe_model(ModelName=variant["ModelName"])
+        return [model["ModelArn"], config["EndpointConfigArn"], endpoint["EndpointArn"]]
+
     def owned(self, kind: str) -> list[str]:
         rows = getattr(self.sagemaker, f"list_{kind}s")(MaxResults=100)
         return [
@@ -113,6 +123,31 @@ def test_updates_reach_the_endpoint_which_stays(stack: Stack, suffixes: tuple[st
         assert stack.owned("endpoint_config") == [after["config"]]
 
 
+def test_a_change_of_tags_alone_keeps_everything_but_the_tags(stack: Stack, local: LocalAws):
+    stack.create()
+    before = stack.deployed()
+    changes = (local.state_dir / "changes").stat().st_size
+    for tags in ({"owner": "ana"}, {"owner": "ben", "cost": "7"}, {}):
+        stack.update(tags=tags)
+        assert stack.deployed() == before
+        wanted = [{"Key": key, "Value": value} for key, value in tags.items()]
+        for arn in stack.arns():
+            assert stack.sagemaker.list_tags(ResourceArn=arn)["Tags"] == wanted
+    assert (local.state_dir / "changes").stat().st_size == changes
+
+
+def test_a_change_of_tags_and_model_still_replaces(stack: Stack):
+    stack.create(tags={"owner": "ana"})
+    before = stack.deployed()
+    stack.update(tags={"owner": "ben"}, key="other")
+    after = stack.deployed()
+    assert after["variant"]["ModelName"] != before["variant"]["ModelName"]
+    assert after["config"] != before["config"]
+    assert after["container"]["ModelDataUrl"] == "s3://models/other"
+    stack.update(tags={"owner": "ana"}, key="other")
+    assert stack.deployed() == after
+
+
 def test_a_change_of_memory_alone_replaces_the_config(stack: Stack):
     stack.create(variant=serverless(memory_mib=1024))
     before = stack.deployed()
@@ -131,6 +166,81 @@ def test_deleting_the_stack_leaves_nothing(stack: Stack):
     assert not stack.owned("endpoint_config")
     with pytest.raises(botocore.exceptions.ClientError, match="Could not find endpoint"):
         stack.sagemaker.describe_endpoint(EndpointName=stack.name)
+
+
+def test_tagged_bucket_and_log_group_are_kept_and_go_with_their_stack(local: LocalAws):
+    cloudformation, s3, logs = (local.client(name) for name in ("cloudformation", "s3", "logs"))
+
+    def groups() -> list[dict[str, Any]]:
+        return logs.describe_log_groups(logGroupNamePrefix="/tagged")["logGroups"]
+
+    def buckets() -> list[str]:
+        return [row["Name"] for row in s3.list_buckets()["Buckets"] if "tagged" in row["Name"]]
+
+    cloudformation.create_stack(StackName="tagged", TemplateBody=storage(owner="ana"))
+    (bucket,) = buckets()
+    cloudformation.update_stack(StackName="tagged", TemplateBody=storage(owner="ben"))
+    assert buckets() == [bucket]
+    assert s3.get_bucket_tagging(Bucket=bucket)["TagSet"] == [{"Key": "owner", "Value": "ben"}]
+    assert len(groups()) == 1
+    described = cloudformation.describe_stacks(StackName="tagged")["Stacks"][0]
+    cloudformation.delete_stack(StackName="tagged")
+    # What the CDK command asks while it waits for the end.
+    deleted = cloudformation.describe_stacks(StackName=described["StackId"])["Stacks"][0]
+    cloudformation.describe_stack_resources(StackName=described["StackId"])
+    assert deleted["StackStatus"] == "DELETE_COMPLETE"
+    assert deleted["Outputs"] == described["Outputs"]
+    assert buckets() == []
+    assert groups() == []
+
+
+def test_a_stack_whose_exports_are_imported_cannot_be_deleted(local: LocalAws):
+    cloudformation = local.client("cloudformation")
+    cloudformation.create_stack(StackName="tagged", TemplateBody=storage(owner="ana"))
+    importing = {
+        "Resources": {
+            "Logs": {
+                "Type": "AWS::Logs::LogGroup",
+                "Properties": {
+                    "LogGroupName": {"Fn::Join": ["", ["/", {"Fn::ImportValue": "tagged:Bucket"}]]}
+                },
+            }
+        }
+    }
+    for name in ("user-b", "user-a"):
+        importing["Resources"]["Logs"]["Properties"]["LogGroupName"]["Fn::Join"][0] = name
+        cloudformation.create_stack(StackName=name, TemplateBody=json.dumps(importing))
+    stack_id = cloudformation.describe_stacks(StackName="tagged")["Stacks"][0]["StackId"]
+    for name in ("tagged", stack_id):
+        with pytest.raises(
+            botocore.exceptions.ClientError,
+            match="Export tagged:Bucket cannot be deleted as it is in use by user-a and user-b",
+        ):
+            cloudformation.delete_stack(StackName=name)
+    found = cloudformation.describe_stacks(StackName="tagged")["Stacks"][0]
+    assert found["StackStatus"] == "CREATE_COMPLETE"
+    for name in ("user-a", "user-b", "tagged"):
+        cloudformation.delete_stack(StackName=name)
+    with pytest.raises(botocore.exceptions.ClientError, match="does not exist"):
+        cloudformation.describe_stacks(StackName="tagged")
+
+
+def storage(*, owner: str) -> str:
+    """A bucket and a log group with a tag, and an export of the bucket's name."""
+    tags = [{"Key": "owner", "Value": owner}]
+    name = {"Ref": "Bucket"}
+    return json.dumps(
+        {
+            "Resources": {
+                "Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"Tags": tags}},
+                "Logs": {
+                    "Type": "AWS::Logs::LogGroup",
+                    "Properties": {"LogGroupName": "/tagged", "Tags": tags},
+                },
+            },
+            "Outputs": {"Bucket": {"Value": name, "Export": {"Name": "tagged:Bucket"}}},
+        }
+    )
 
 
 def test_each_change_is_noted_for_the_runtime(stack: Stack, local: LocalAws):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dr_local import lifecycle
-from dr_local.errors import LocalAwsError
+from dr_local.errors import HalfAliveError, LocalAwsError
 from dr_local.process_tree import descendants, identify
 from tests.integration.local_aws.endpoints import (
     BUCKET,
@@ -69,10 +69,13 @@ def test_up_down_and_a_crash_between(tmp_path: Path, monkeypatch):
         assert endpoint.facts()["pid"] in processes
         other = Endpoint(name="other", local=local, runtime_url=local.runtime_url)
         assert other.fails()["Exception"] == "ServiceUnavailable"
+        with pytest.raises(HalfAliveError, match="the control plane of the local AWS has died"):
+            lifecycle.status(state_dir=state_dir)
         os.kill(local.runtime.pid, signal.SIGKILL)
         os.waitpid(local.runtime.pid, 0)
         wait_until(lambda: not [pid for pid in processes if Path(f"/proc/{pid}").exists()])
         assert lifecycle.status(state_dir=state_dir) is None
+        assert lifecycle.recorded(state_dir=state_dir) == local
 
         fresh = lifecycle.up(state_dir=state_dir, serve_command=FAKE_SERVE)
         assert fresh.instance != local.instance
@@ -89,6 +92,48 @@ def test_up_down_and_a_crash_between(tmp_path: Path, monkeypatch):
         assert not list(Path("/sys/fs/cgroup").rglob(f"dr-local-{instance}-*"))
     again = lifecycle.down(state_dir=state_dir)
     assert (again.servers_stopped, again.containers_killed) == (0, 0)
+
+
+def test_a_dead_runtime_is_told_apart_and_up_starts_both_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from dr_cli import local as commands
+
+    monkeypatch.chdir(tmp_path)
+    up = {"control_port": None, "runtime_port": None, "idle_timeout_s": 300.0}
+    state_dir = tmp_path / lifecycle.DEFAULT_STATE_DIR
+    try:
+        commands.up(**up)
+        assert "is lost" not in capsys.readouterr().out
+        first = lifecycle.recorded()
+        assert first is not None
+        log = state_dir / "logs" / "runtime_server.log"
+        with log.open("a") as stream:
+            stream.write("last words\n")
+        os.kill(first.runtime.pid, signal.SIGKILL)
+        os.waitpid(first.runtime.pid, 0)
+
+        assert commands.status() is False
+        said = capsys.readouterr().out
+        assert "SageMaker runtime of the local AWS has died" in said
+        assert "the control plane still runs" in said
+        assert str(log) in said.replace("\n", "")
+        assert "dr local up" in said
+        with pytest.raises(HalfAliveError, match="has died"):
+            commands.running_local_aws()
+
+        commands.up(**up)
+        assert "what was deployed there is lost" in capsys.readouterr().out
+        assert log.with_suffix(".previous.log").read_text().endswith("last words\n")
+        fresh = lifecycle.status()
+        assert fresh is not None
+        assert fresh.instance != first.instance
+        assert not identify(first.control_plane.pid)
+        commands.up(**up)
+        assert "runs already" in capsys.readouterr().out
+    finally:
+        lifecycle.down()
+    assert lifecycle.recorded() is None
 
 
 def test_servers_of_a_program_end_with_it_even_when_it_is_killed(tmp_path: Path):

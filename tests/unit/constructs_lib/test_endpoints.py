@@ -1,16 +1,24 @@
 """Endpoints: what is refused, what an update changes, and what the role may do."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aws_cdk as cdk
 import pytest
+from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
 
 from constructs_lib import (
+    InferenceImage,
+    ModelArtifact,
     ModelArtifactBucket,
     RealtimeDREndpoint,
     ServerlessDREndpoint,
@@ -18,7 +26,10 @@ from constructs_lib import (
 )
 from inference_image.contract import ENV_SERVING_MODE, ENV_WORKERS
 from tests.constructs_fixtures import (
+    ACCOUNT,
     HOME,
+    REGION,
+    SHA256,
     Template,
     a_repo,
     an_artifact,
@@ -96,6 +107,9 @@ def made(make: Make, **props: Any) -> Template:
         (realtime, {"initial_instance_count": 0}, "initial_instance_count must be"),
         (realtime, {"environment": {ENV_SERVING_MODE: "x"}}, f"may not set {ENV_SERVING_MODE}"),
         (realtime, {"endpoint_name": "dr_test"}, "endpoint_name must be"),
+        (realtime, {"environment": {"DR_THREAD": "2"}}, "near it: DR_THREADS"),
+        # Two more are the construct's own.
+        (serverless, {"environment": {f"A{n}": "" for n in range(99)}}, "at most 100 .* got 101"),
     ],
 )
 def test_what_sagemaker_would_refuse_is_refused_here(
@@ -125,6 +139,40 @@ def test_an_image_in_another_region_is_refused() -> None:
     stack = new_stack(env=cdk.Environment(account="123456789012", region="sa-east-1"))
     with pytest.raises(ValidationError, match="image must be in the stack's region, sa-east-1"):
         realtime(stack)
+
+
+def test_a_repository_in_another_account_or_region_is_refused() -> None:
+    stack = new_stack()
+    arn = "arn:aws:ecr:sa-east-1:999999999999:repository/dr/serving"
+    image = InferenceImage.from_repository(
+        ecr.Repository.from_repository_arn(stack, "Theirs", arn),
+        digest=f"sha256:{OTHER_DIGEST}",
+        architecture="amd64",
+    )
+    with pytest.raises(ValidationError) as caught:
+        serverless(stack, image=image)
+    text = str(caught.value)
+    assert len(caught.value.faults) == 2
+    assert f"image must be in the stack's account, {ACCOUNT}" in text
+    assert f"image must be in the stack's region, {REGION}" in text
+
+
+def test_a_model_in_another_region_is_refused() -> None:
+    stack = new_stack()
+    theirs = s3.Bucket.from_bucket_attributes(
+        stack, "Theirs", bucket_name="somebodys-models", region="sa-east-1"
+    )
+    model = ModelArtifact.in_bucket(theirs, model_id="demo", sha256=SHA256)
+    with pytest.raises(ValidationError, match=f"region, {REGION}, .*; got sa-east-1") as caught:
+        realtime(stack, model=model)
+    assert len(caught.value.faults) == 1
+
+
+def test_a_model_whose_region_nobody_named_is_accepted() -> None:
+    stack = new_stack()
+    theirs = s3.Bucket.from_bucket_name(stack, "Theirs", "somebodys-models")
+    realtime(stack, model=ModelArtifact.in_bucket(theirs, model_id="demo", sha256=SHA256))
+    assert "somebodys-models" in json.dumps(only(template_of(stack), MODEL))
 
 
 def test_a_model_that_is_not_a_tar_gz_is_refused() -> None:
@@ -251,6 +299,37 @@ def test_a_new_package_does_not_take_the_old_one_from_a_running_endpoint() -> No
     after = template_of(stack)
     assert only(before, POLICY)[0] != only(after, POLICY)[0]
     assert only(before, "AWS::IAM::Role")[0] != only(after, "AWS::IAM::Role")[0]
+
+
+def in_bucket_of(home: str, *, key_arn: str | None = None) -> Template:
+    """The endpoint's template, where the bucket is of stack `home` and has a KMS key or none."""
+    app = new_app()
+    stack = cdk.Stack(app, home, env=HOME)
+    key = None if key_arn is None else kms.Key.from_key_arn(stack, "Key", key_arn)
+    bucket = ModelArtifactBucket(stack, "Models", encryption_key=key).bucket
+    away = cdk.Stack(app, "Away", env=HOME)
+    serverless(away, model=ModelArtifact.in_bucket(bucket, model_id="demo", sha256=SHA256))
+    return synthesize(app)["Away"]
+
+
+KEY_ARN = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/1"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("One", None), ("Two", None)),
+        (("One", None), ("One", KEY_ARN)),
+        (("One", KEY_ARN), ("One", f"{KEY_ARN}2")),
+    ],
+    ids=["another bucket", "a key", "another key"],
+)
+def test_the_role_is_named_by_all_that_it_may_read(
+    before: tuple[str, str | None], after: tuple[str, str | None]
+) -> None:
+    templates = [in_bucket_of(home, key_arn=key) for home, key in (before, before, after)]
+    roles = [only(template, "AWS::IAM::Role")[0] for template in templates]
+    assert roles[0] == roles[1] != roles[2]
 
 
 def test_a_new_size_keeps_the_role() -> None:
@@ -397,6 +476,50 @@ def test_invoking_is_granted_on_this_endpoint(make: Make) -> None:
     template = template_of(stack)
     (statement,) = (it for it in statements(template) if it["Action"] == "sagemaker:InvokeEndpoint")
     assert statement["Resource"] == {"Ref": only(template, ENDPOINT)[0]}
+
+
+def test_nothing_that_the_constructs_use_is_deprecated(tmp_path: Path, repository: Path) -> None:
+    make_package(tmp_path, "demo")
+    script = tmp_path / "clinic.py"
+    script.write_text(EVERYTHING)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(repository), "JSII_DEPRECATED": "warn"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Only the CDK's own warnings: jsii says the same of an old Node.
+    told = [line for line in done.stderr.splitlines() if "is deprecated" in line]
+    assert [line for line in told if "aws-cdk-lib" in line] == []
+
+
+EVERYTHING = """
+import aws_cdk as cdk
+from aws_cdk import aws_iam as iam
+from constructs_lib import (
+    InferenceImageRepo, ModelArtifactBucket, RealtimeDREndpoint, ServerlessDREndpoint
+)
+
+stack = cdk.Stack(cdk.App(outdir="assembly", analytics_reporting=False), "Stack")
+bucket = ModelArtifactBucket(
+    stack, "Models", removal_policy=cdk.RemovalPolicy.DESTROY, auto_delete_objects=True
+)
+common = {
+    "model": bucket.add_model("demo"),
+    "image": InferenceImageRepo(stack, "Images").image(architecture="amd64"),
+}
+clinic = iam.Role(stack, "Clinic", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
+for endpoint in (
+    ServerlessDREndpoint(stack, "Serverless", memory_mib=2048, **common),
+    RealtimeDREndpoint(stack, "RealTime", instance_type="ml.m5.xlarge", **common),
+):
+    endpoint.grant_invoke(clinic)
+    endpoint.metric_model_latency()
+stack.node.root.synth()
+"""
 
 
 # --- Metrics ----------------------------------------------------------------------------------

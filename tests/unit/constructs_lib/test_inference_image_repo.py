@@ -80,6 +80,36 @@ def test_a_uri_that_may_come_to_mean_something_else_is_refused(uri: str) -> None
         InferenceImage.from_uri(uri, architecture="amd64")
 
 
+@pytest.mark.parametrize(
+    "uri", ["nginx:latest", "nginx", "nginx@sha256:12", f"nginx:{'12' * 32}-1", ""]
+)
+def test_an_image_whose_name_can_move_is_no_image(uri: str) -> None:
+    arn = "arn:aws:ecr:eu-west-1:123456789012:repository/nginx"
+    with pytest.raises(ValidationError, match=r"uri must end in @sha256:<digest>"):
+        InferenceImage(uri=uri, repository_arn=arn, architecture="amd64")
+
+
+def test_every_fault_of_an_image_is_told() -> None:
+    with pytest.raises(ValidationError) as caught:
+        InferenceImage(uri="nginx:latest", repository_arn="arn", architecture="x86")
+    assert len(caught.value.faults) == 2
+
+
+@pytest.mark.parametrize("tail", [f"@{DIGEST}", f":{'12' * 32}", f":clinic-{'12' * 32}"])
+def test_an_image_is_named_by_its_digest_or_its_source(tail: str) -> None:
+    uri = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/dr{tail}"
+    assert InferenceImage(uri=uri, repository_arn="arn", architecture="amd64").uri == uri
+
+
+def test_an_image_that_only_the_deployment_knows_is_not_judged() -> None:
+    parameter = cdk.CfnParameter(new_stack(), "Image").value_as_string
+    image = InferenceImage(uri=parameter, repository_arn="arn", architecture="amd64")
+    assert image.uri == parameter
+    # What follows the token is known, and a tag.
+    with pytest.raises(ValidationError, match="other tags can move"):
+        InferenceImage(uri=f"{parameter}:v1", repository_arn="arn", architecture="amd64")
+
+
 def test_a_uri_that_sagemaker_cannot_hold_is_refused() -> None:
     long = URI.replace("dr/serving", "dr/" + "serving" * 30)
     with pytest.raises(ValidationError, match="at most 255 characters"):
@@ -98,6 +128,24 @@ def test_an_existing_image_is_named_by_its_digest() -> None:
     image = InferenceImage.from_repository(repository, digest=DIGEST, architecture="arm64")
     assert image.uri.endswith(f"dr/serving@{DIGEST}")
     assert image.architecture == "arm64"
+
+
+@pytest.mark.parametrize("env", [None, HOME], ids=["any account", "one account"])
+def test_a_repository_knows_its_account_and_region_where_they_are_known(
+    env: cdk.Environment | None,
+) -> None:
+    stack = new_stack(env=env)
+    theirs = ecr.Repository.from_repository_arn(
+        stack, "Theirs", "arn:aws:ecr:sa-east-1:999999999999:repository/dr/serving"
+    )
+    own = ecr.Repository.from_repository_name(stack, "Own", "dr/serving")
+    known = [
+        InferenceImage.from_repository(repository, digest=DIGEST, architecture="amd64")
+        for repository in (theirs, own)
+    ]
+    assert (known[0].account, known[0].region) == ("999999999999", "sa-east-1")
+    expected = (None, None) if env is None else (ACCOUNT, REGION)
+    assert (known[1].account, known[1].region) == expected
 
 
 def test_a_uri_knows_its_account_region_and_repository() -> None:
@@ -125,9 +173,10 @@ def test_the_engine_puts_the_image_out_as_it_likes(context: Path) -> None:
 
 def test_a_builder_of_its_own_can_be_told_to_hand_the_image_over(context: Path) -> None:
     stack = new_stack()
-    a_repo(stack, context, docker_outputs=("type=docker",)).image(architecture="amd64")
+    outputs = ("type=docker,oci-mediatypes=false",)
+    a_repo(stack, context, docker_outputs=outputs).image(architecture="amd64")
     ((name, image),) = manifest_of(stack)["dockerImages"].items()
-    assert image["source"]["dockerOutputs"] == ["type=docker"]
+    assert image["source"]["dockerOutputs"] == list(outputs)
     # The way out is part of the name, so that changing it builds and pushes anew.
     assert name != hash_of(context)
 
@@ -191,6 +240,8 @@ def test_unbuilt_images_have_the_name_that_a_build_would_give(
         stack = cdk.Stack(new_app(context=flags), "Stack", env=env)
         image = a_repo(stack, context, source=source).image(architecture="arm64")
         resolved.append(stack.resolve([image.uri, image.repository_arn]))
+        home = (None, None) if env is None else (ACCOUNT, REGION)
+        assert (image.account, image.region) == home
         assert len(manifest_of(stack).get("dockerImages", {})) == (source == "build")
     assert resolved[0] == resolved[1]
     assert (qualifier or "hnb659fds") in json.dumps(resolved[1])

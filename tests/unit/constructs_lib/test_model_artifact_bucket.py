@@ -11,7 +11,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
 from constructs_lib import ModelArtifact, ModelArtifactBucket, ValidationError
-from inference_image.model_spec import ModelPackageError
+from inference_image.model_spec import ModelPackageError, load_model_spec
 from tests.constructs_fixtures import (
     SHA256,
     make_package,
@@ -126,6 +126,93 @@ def test_an_experiment_leaves_nothing_behind(tmp_path: Path) -> None:
     only(template, "Custom::S3AutoDeleteObjects")
     logs = resources(template, "AWS::Logs::LogGroup")
     assert [group["DeletionPolicy"] for group in logs.values()] == ["Delete"]
+
+
+def test_a_package_that_is_added_twice_is_copied_once(tmp_path: Path) -> None:
+    stack = new_stack()
+    bucket = ModelArtifactBucket(stack, "Models")
+    package = make_package(tmp_path, "demo")
+    pushed = bucket.add_model(package, publish="external")
+    first, second = bucket.add_model(package), bucket.add_model(package)
+    assert first.key == second.key == pushed.key
+    assert pushed.dependencies == ()
+    assert list(first.dependencies) == list(second.dependencies) != []
+    only(template_of(stack), COPY)
+
+
+def test_two_versions_of_a_package_lie_side_by_side(tmp_path: Path) -> None:
+    alone, both = new_stack(), new_stack()
+    old = make_package(tmp_path / "old", "demo")
+    new = make_package(tmp_path / "new", "demo", content=b"another")
+    ModelArtifactBucket(alone, "Models").add_model(old)
+    bucket = ModelArtifactBucket(both, "Models")
+    artifacts = [bucket.add_model(package) for package in (old, new)]
+    copies = resources(template_of(both), COPY)
+    assert len(copies) == len({artifact.key for artifact in artifacts}) == 2
+    # The first keeps the id that it has by itself; the second's tells its digest.
+    assert only(template_of(alone), COPY)[0] in copies
+    assert any(artifacts[1].sha256[:8] in name for name in copies)
+
+
+def test_a_folder_may_be_given_as_text(tmp_path: Path) -> None:
+    package = make_package(tmp_path, "demo")
+    bucket = ModelArtifactBucket(new_stack(), "Models")
+    assert bucket.add_model(str(package)).key == bucket.add_model(package).key
+    with pytest.raises(ValidationError, match="model package demo"):
+        bucket.add_model(str(package), publish="ftp")  # type: ignore[arg-type]
+
+
+IDS = ["demo", "Demo_2.1-b", "a", "", ".hidden", "a/b", "a b", "../demo", "démo", "demo\n"]
+
+
+@pytest.mark.parametrize("model_id", IDS)
+def test_a_pushed_package_may_be_named_as_a_package_may(tmp_path: Path, model_id: str) -> None:
+    stack = new_stack()
+    bucket = s3.Bucket.from_bucket_name(stack, "Theirs", "somebodys-models")
+    package = make_package(tmp_path, "package", id=model_id)
+    try:
+        spec = load_model_spec(package)
+    except ModelPackageError:
+        with pytest.raises(ValidationError, match="model_id may hold letters"):
+            ModelArtifact.in_bucket(bucket, model_id=model_id, sha256=SHA256)
+    else:
+        artifact = ModelArtifact.in_bucket(bucket, model_id=model_id, sha256=spec.sha256)
+        assert artifact.key == spec.object_key
+        assert ModelArtifact.in_bucket(bucket, package_dir=package) == artifact
+        assert ModelArtifact.in_bucket(bucket, package_dir=str(package)) == artifact
+
+
+@pytest.mark.parametrize(
+    ("props", "words"),
+    [
+        ({"model_id": "demo", "sha256": "abc"}, "sha256 must be 64 hexadecimal digits"),
+        ({"model_id": "demo", "sha256": SHA256.upper()}, "in lower case"),
+        ({"model_id": "demo", "sha256": f"sha256:{SHA256}"}, "got 'sha256:abab"),
+        ({"model_id": "demo"}, "give model_id and sha256, or package_dir"),
+        ({"sha256": SHA256}, "give model_id and sha256, or package_dir"),
+        ({}, "give model_id and sha256, or package_dir"),
+        ({"model_id": "demo", "package_dir": "demo"}, "give model_id and sha256, or package_dir"),
+    ],
+)
+def test_a_pushed_package_must_be_named_fully(props: dict[str, str], words: str) -> None:
+    bucket = s3.Bucket.from_bucket_name(new_stack(), "Theirs", "somebodys-models")
+    with pytest.raises(ValidationError, match=words):
+        ModelArtifact.in_bucket(bucket, **props)
+
+
+def test_every_fault_of_a_pushed_package_is_told() -> None:
+    bucket = s3.Bucket.from_bucket_name(new_stack(), "Theirs", "somebodys-models")
+    with pytest.raises(ValidationError) as caught:
+        ModelArtifact.in_bucket(bucket, model_id="a/b", sha256="latest")
+    assert len(caught.value.faults) == 2
+
+
+def test_a_digest_that_the_deployment_is_given_is_not_judged() -> None:
+    stack = new_stack()
+    bucket = s3.Bucket.from_bucket_name(stack, "Theirs", "somebodys-models")
+    digest = cdk.CfnParameter(stack, "Digest").value_as_string
+    artifact = ModelArtifact.in_bucket(bucket, model_id="demo", sha256=digest)
+    assert {"Ref": "Digest"} in stack.resolve(artifact.url)["Fn::Join"][1]
 
 
 def test_the_key_follows_from_model_json_alone(tmp_path: Path) -> None:

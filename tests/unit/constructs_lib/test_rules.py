@@ -11,6 +11,7 @@ from constructs_lib.rules import (
     refuse,
     serverless_faults,
 )
+from inference_image.settings import VARIABLES
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,27 @@ def test_real_time_accepts(props: dict[str, Any]) -> None:
         ({"environment": {"DR_THREADS": "1" * 1025}}, ["DR_THREADS", "1024", "1025 characters"]),
         ({"environment": {"DR_THREADS": 2}}, ["DR_THREADS", "text", "got 2"]),
         ({"environment": {f"A{n}": "" for n in range(101)}}, ["environment", "100", "got 101"]),
+        (
+            {
+                "environment": {f"A{n}": "" for n in range(99)},
+                "set_by_construct": ("DR_SERVING_MODE", "MODEL_SERVER_WORKERS"),
+            },
+            ["at most 100 entries", "DR_SERVING_MODE, MODEL_SERVER_WORKERS", "got 101"],
+        ),
+        (
+            {"environment": {"DR_THREADS": "2"}, "set_by_construct": ("DR_THREADS",)},
+            ["environment may not set DR_THREADS: the construct does"],
+        ),
+        (
+            {"environment": {"DR_THREAD": "2"}},
+            ["settings that the service knows", "got 'DR_THREAD'", "near it: DR_THREADS"],
+        ),
+        ({"environment": {"dr_log_level": "debug"}}, ["got 'dr_log_level'", "DR_LOG_LEVEL"]),
+        (
+            {"environment": {"MODEL_SERVER_WORKER": "2"}},
+            ["got 'MODEL_SERVER_WORKER'", "near it: MODEL_SERVER_WORKERS"],
+        ),
+        ({"environment": {"DR_XYZZYQ": "1"}}, ["known: DR_BIND_HOST, ", "MODEL_SERVER_TIMEOUT"]),
     ],
 )
 def test_any_endpoint_refuses(props: dict[str, Any], words: list[str]) -> None:
@@ -122,10 +144,22 @@ def test_any_endpoint_refuses(props: dict[str, Any], words: list[str]) -> None:
         {"endpoint_name": "dr--a-1"},
         {"environment": {"DR_THREADS": "1" * 1024}},
         {"environment": {f"A{n}": "" for n in range(100)}},
+        {
+            "environment": {f"A{n}": "" for n in range(98)},
+            "set_by_construct": ("DR_SERVING_MODE", "MODEL_SERVER_WORKERS"),
+        },
+        # Settings that others read: SageMaker's own, and those of no particular prefix.
+        {"environment": {"SAGEMAKER_PROGRAM": "x", "DRIVE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}},
     ],
 )
 def test_any_endpoint_accepts(props: dict[str, Any]) -> None:
     assert endpoint_faults(**props) == []
+
+
+def test_every_setting_of_the_service_may_be_given() -> None:
+    environment = {variable.name: "1" for variable in VARIABLES}
+    assert len(environment) == len(VARIABLES) > 10
+    assert endpoint_faults(environment=environment) == []
 
 
 def test_all_faults_are_in_one_message() -> None:

@@ -1,5 +1,6 @@
 """Every mistake a person can make: one sentence that says what to do, exit code not 0."""
 
+import json
 import shutil
 import socket
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dr_cli import __main__ as program
+from dr_cli import local, packages, predict
 from dr_cli.errors import CommandError, explain, unexpected
 
 Run = Callable[..., tuple[int, str, str]]
@@ -41,6 +43,7 @@ def files(tmp_path: Path, repository: Path) -> Path:
     tiny = repository / "tests" / "data" / "tiny-model"
     (tmp_path / "good.jpg").write_bytes(b"\xff\xd8\xff\xe0")
     (tmp_path / "empty.jpg").touch()
+    (tmp_path / "notes.txt").write_text("{ not JSON either")
     (tmp_path / "folder").mkdir()
     with (tmp_path / "huge.jpg").open("wb") as stream:
         stream.truncate(26 * 1024**2)
@@ -69,7 +72,7 @@ CASES = [
     (["predict", "folder"], "folder is a folder; name the image files"),
     (["predict", "empty.jpg"], "empty.jpg is empty"),
     (["predict", "huge.jpg"], "at most 26,214,400"),
-    (["predict", "good.jpg"], "there is no model package model_artifacts/mobilenet-demo"),
+    (["predict", "notes.txt"], "notes.txt is not an image: JPEG and PNG files are graded"),
     (["predict", "good.jpg", "--model", "nowhere"], "no model package nowhere"),
     (["predict", "good.jpg", "--model", "folder"], "no model.json in folder"),
     (["predict", "good.jpg", "--model", "text.tar.gz"], "text.tar.gz is damaged"),
@@ -95,7 +98,9 @@ CASES = [
     (["model", "inspect", "text.tar.gz"], "damaged"),
     (["model", "push", "text.tar.gz"], "is no folder"),
     (["model", "push", "incomplete", "--bucket", "b"], "lacks model.tflite"),
-    (["draw", "--out", "good.jpg"], "good.jpg"),
+    (["draw", "--out", "good.jpg"], "good.jpg is a file; name a folder with --out"),
+    (["draw", "--out", "good.jpg/below"], "good.jpg is a file; name a folder with --out"),
+    (["bench", "warm", "e", "--out", "good.jpg"], "good.jpg is a file; name a folder with --out"),
     (["demo"], "run this in a checkout"),
 ]
 
@@ -162,6 +167,66 @@ def test_a_url_where_nothing_answers(run: Run, files: Path, busy_port: int) -> N
     )  # fmt: skip
     assert code == 1
     assert "no request was answered" in err
+
+
+def test_bad_files_do_not_stop_the_others(run: Run, files: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"127.0.0.1:{probe.getsockname()[1]}"
+    names = ("missing.jpg", "empty.jpg", "notes.txt", "good.jpg")
+    code, out, err = run("predict", *names, "--url", url)
+    assert code == 1
+    said = " ".join(out.split())
+    for reason in ("there is no file missing", "is empty", "not an image", "nothing answers at"):
+        assert reason in said, reason
+    assert err == "dr: 4 of 4 photographs brought no answer\n"
+    code, out, _ = run("predict", *names[:3], "--json")
+    assert code == 1
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [(line["image"], line["outcome"]) for line in lines] == [
+        (name, "not-sent") for name in names[:3]
+    ]
+
+
+def test_an_endpoint_that_is_not_deployed_is_answered_with_those_that_are(
+    run: Run, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Local:
+        def endpoints(self) -> list[str]:
+            return ["dr-a", "dr-b"]
+
+    monkeypatch.setattr(local, "running_local_aws", Local)
+    for command in (["predict", "good.jpg", "--endpoint"], ["bench", "warm"]):
+        code, _, err = run(*command, "dr-serverless-mobilenet-2048")
+        assert code == 1
+        assert err == (
+            "dr: endpoint dr-serverless-mobilenet-2048 is not deployed on the local AWS; deployed "
+            "are: dr-a, dr-b; deploy it with: dr local deploy dr-serverless-mobilenet-2048\n"
+        )
+        assert "dr local deploy NAME" in run(*command, "nonsense")[2]
+
+
+def test_the_default_model_is_that_of_the_checkout_and_missing_elsewhere(
+    run: Run, files: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # The current folder is another one than the checkout.
+    assert packages.package_or_default(None) == repository / "model_artifacts" / "mobilenet-demo"
+    monkeypatch.setattr(packages, "DEFAULT_PACKAGE", tmp_path / "nowhere")
+    for command in (["predict", "good.jpg"], ["serve"]):
+        code, _, err = run(*command)
+        assert (code, "name a package with --model" in err) == (1, True)
+
+
+@pytest.mark.parametrize("command", [["local", "up"], ["predict", "good.jpg"]])
+def test_an_interrupted_command_says_so_in_one_word(
+    run: Run, files: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "up", interrupted)
+    monkeypatch.setattr(predict, "predict_images", interrupted)
+    assert run(*command) == (130, "", "\nInterrupted.\n")
 
 
 def test_an_error_nobody_foresaw_is_short_and_debug_shows_where(

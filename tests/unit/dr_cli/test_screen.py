@@ -11,20 +11,24 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
-from dr_cli.console import Steps
+from dr_cli.app import app
+from dr_cli.console import Steps, make_console
 from dr_cli.experiment import Plan, run_warm
-from dr_cli.panels import prediction_panel, results_table
+from dr_cli.panels import held_out, prediction_panel, results_table
 from dr_experiments.analysis import ConfigurationAnalysis
 from dr_experiments.client import Measurement
 from dr_experiments.records import read_jsonl
+from inference_image.contract import GRADE_LABELS
+from inference_image.model_spec import load_model_spec
 from tests.unit.dr_experiments.fakes import PAYLOAD, FakeClock, FakeTarget, answer
 from tests.unit.dr_experiments.test_report import analysed
 
 
-def shown(renderable: Any) -> str:
+def shown(renderable: Any, *, width: int = 110) -> str:
     stream = io.StringIO()
-    Console(file=stream, width=110, highlight=False).print(renderable)
+    Console(file=stream, width=width, highlight=False).print(renderable)
     return stream.getvalue()
 
 
@@ -36,9 +40,9 @@ def measured(**changes: Any) -> Measurement:
 
 
 def test_a_panel_shows_grade_decision_quality_latency_and_what_is_not_assessed() -> None:
-    text = shown(prediction_panel("a", measured(), notice="Demo.", known_grade="3  Severe"))
+    text = shown(prediction_panel("a", measured(), notice="Demo.", known_grade=3))
     for words in (
-        "true grade  3  Severe",
+        "known grade 3, answered 2: one grade off",
         "2  Moderate",
         "0.40",
         "yes, refer",
@@ -67,6 +71,69 @@ def test_an_ungradable_photograph_has_no_grade_but_reasons() -> None:
     assert "retake the photograph: blurred, field of view cut off" in text
     assert "no decision" in text
     assert "Moderate" not in text
+    assert "model not run" in text
+    assert "ms model" not in text
+
+
+@pytest.mark.parametrize(
+    ("known", "answered", "said"),
+    [(2, 2, "right"), (3, 4, "one grade off"), (4, 2, "2 grades off"), (2, None, "not graded")],
+)
+def test_a_known_grade_is_compared_with_the_answer(
+    known: int, answered: int | None, said: str
+) -> None:
+    label = None if answered is None else GRADE_LABELS[answered]
+    text = shown(prediction_panel("a", measured(grade=answered, label=label), known_grade=known))
+    assert f"known grade {known}, " in text
+    assert said in text
+
+
+def test_a_probability_is_never_rounded_to_certainty() -> None:
+    sure = measured(
+        predictions=[0.0, 0.0, 0.999, 0.001, 0.0],
+        referable={**answer()["referable"], "probability": 1.0},
+    )
+    text = shown(prediction_panel("a", sure))
+    assert " >0.99" in text
+    assert "P(grade ≥ 2) > 0.99," in text
+    assert "1.00" not in text
+    unlikely = measured(referable={**answer()["referable"], "probability": 0.0001})
+    assert "P(grade ≥ 2) < 0.01," in shown(prediction_panel("a", unlikely))
+
+
+def test_figures_on_held_out_photographs_are_those_of_the_package(repository: Path) -> None:
+    spec = load_model_spec(repository / "model_artifacts" / "mobilenet-demo")
+    metrics = spec.raw["metrics"]
+    text = str(held_out(spec))
+    assert f"On {metrics['photographs']:,} held-out photographs" in text
+    for name, scale, digits in (("accuracy", 100, 1), ("quadratic_weighted_kappa", 1, 3)):
+        for bound in ("value", "low", "high"):
+            assert f"{scale * metrics[name][bound]:.{digits}f}" in text
+    assert held_out(load_model_spec(repository / "tests" / "data" / "tiny-model")) is None
+
+
+def test_a_piped_screen_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, width in (("80", 80), ("200", 200), ("3", 40), ("many", 110), ("", 110)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert make_console().width == width
+
+
+def test_a_wrapped_note_keeps_its_indent_and_a_path_stays_whole() -> None:
+    stream = io.StringIO()
+    steps = Steps(Console(file=stream, width=40, highlight=False))
+    steps.say("word " * 20)
+    steps.say_path("page  " + "long/" * 20)
+    *note, path = stream.getvalue().splitlines()
+    assert len(note) > 1
+    assert all(line.startswith("   word") for line in note)
+    assert path.endswith("long/" * 20)
+
+
+@pytest.mark.parametrize("group", [[], ["local"], ["bench"], ["model"]])
+def test_help_cuts_no_description_off(group: list[str]) -> None:
+    out = CliRunner().invoke(app, [*group, "--help"]).output
+    assert "Commands:" in out
+    assert "..." not in out.replace("[ARGS]...", "")
 
 
 def test_a_grade_that_contradicts_the_decision_is_pointed_out() -> None:
@@ -89,11 +156,15 @@ def test_the_table_has_units_n_and_its_footnotes() -> None:
         analysed(memory_mib=1024, failures=25),
         analysed(memory_mib=3072, region="sa-east-1"),
     ]
-    text = shown(results_table(rows, requests_per_hour=720))
+    table = results_table(rows, requests_per_hour=720)
+    text = shown(table)
     lines, flat = text.splitlines(), " ".join(text.split())
-    assert "USD/1,000" in lines[0]
-    assert lines[1].split()[:5] == ["serverless", "2048", "MB", "25", "0"]
-    assert lines[2].split()[:6] == ["serverless", "6144", "MB", "*", "23", "2"]
+    assert lines[0].split() == ["mean", "sd", "p50", "p95", "p99"]
+    assert lines[1].split() == ["deployment", "n", "fail", *["ms"] * 5, "USD/1,000"]
+    assert lines[2].split()[:5] == ["serverless", "2048", "MB", "25", "0"]
+    assert lines[3].split()[:6] == ["serverless", "6144", "MB", "*", "23", "2"]
+    assert all(line.startswith("   ") for line in lines)
+    assert max(len(line) for line in shown(table, width=80).splitlines()) <= 80
     for words in (
         "in ms, on this machine: not AWS latencies",
         "Cost is estimated",
@@ -148,7 +219,11 @@ def test_an_experiment_leaves_records_csv_files_and_a_page(tmp_path: Path) -> No
         image="repo@sha256:1",
         image_note="as deployed",
         local=True,
+        busy="This machine was busy",
     )
+    (tmp_path / "out" / "csv").mkdir(parents=True)
+    stale = tmp_path / "out" / "csv" / "warm-up-an-earlier-endpoint.csv"
+    stale.touch()
     told: list[tuple[str, int]] = []
     results = run_warm(
         plan,
@@ -164,6 +239,8 @@ def test_an_experiment_leaves_records_csv_files_and_a_page(tmp_path: Path) -> No
     assert study.read_text().startswith(",requestLatency,predictionLatency,fullLatency\n")
     page = results.report.read_text()
     assert "<title>Title</title>" in page
+    assert "This machine was busy" in page
+    assert not stale.exists()
     assert "repo@sha256:1" in page
     # Nothing in the files says what was found in the photograph.
     for file in (results.records, results.csv, study):

@@ -141,6 +141,12 @@ def test_every_figure_has_its_unit_and_every_row_its_n(html: str) -> None:
     assert "In all 175 counted requests, 3 failed." in text
 
 
+def test_a_narrow_page_scrolls_its_tables_and_figures(html: str) -> None:
+    for part in ("<table", "<svg"):
+        found = re.findall(rf'<div class="scroll">\s*{part}', html)
+        assert len(found) == html.count(part), part
+
+
 def test_failures_are_named_and_escaped(html: str) -> None:
     assert "dr-serverless-mobilenet-2048: throttled: Too many &lt;requests&gt;" in html
     assert "<requests>" not in html
@@ -159,6 +165,9 @@ def test_the_limits_of_a_local_run_are_said_plainly(html: str) -> None:
         "lies between the two slowest",
         "95 % interval by Student's t",
         "Hyndman-Fan 7",
+        "start at least 0.1 s apart",
+        "where an answer took longer, the next request followed at once",
+        "Mean time between starts: serverless 1024 MB 100 ms",
     ):
         assert sentence in text.replace("&#39;", "'"), sentence
     assert html.count("MB *") >= 2

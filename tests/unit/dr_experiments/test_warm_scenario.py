@@ -47,6 +47,8 @@ def test_an_answer_slower_than_the_interval_delays_the_next_and_no_time_is_lost(
     result, target = run([0.0, 2.5, 0.1, 0.1], interval_s=1.0)
     # The third start is due at 102 and happens at once at 102.5; the schedule is then regained.
     assert target.starts[1:] == pytest.approx([100, 102.5, 102.6])
+    # What is reported is the gap that was reached, not the one that was asked for.
+    assert result.mean_gap_s == pytest.approx(1.3)
     assert len(result.answered) == 3
 
 

@@ -95,6 +95,38 @@ def test_stop_kills_one_that_does_not():
     process.wait()
 
 
+def test_stop_waits_for_the_last_thread():
+    # Its first thread ends at SIGTERM, the second one a moment later: a zombie in between.
+    program = (
+        "import ctypes, os, platform, signal, threading, time\n"
+        "exit_thread = {'x86_64': 60, 'aarch64': 93}[platform.machine()]\n"
+        "def last():\n"
+        "    asked.wait()\n"
+        "    time.sleep(0.5)\n"
+        "    os._exit(0)\n"
+        "def first(*_):\n"
+        "    asked.set()\n"
+        "    ctypes.CDLL(None).syscall(exit_thread, 0)\n"
+        "asked = threading.Event()\n"
+        "threading.Thread(target=last).start()\n"
+        "signal.signal(signal.SIGTERM, first)\n"
+        "print(1, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    identity = process_tree.identify(process.pid)
+    assert identity is not None
+    try:
+        assert process_tree.stop(identity, grace_s=5.0)
+        assert process_tree.identify(process.pid) is None
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 def test_processor_time_is_counted_finely():
     before = process_tree.cpu_seconds(os.getpid())
     end = time.process_time() + 0.005

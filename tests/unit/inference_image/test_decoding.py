@@ -1,5 +1,9 @@
 """Encoded photographs to upright RGB: modes, orientation, limits, reduced scale."""
 
+import struct
+import time
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from inference_image.decoding import Limits, PhotographError, decode, sniff
+from inference_image.decoding import MAX_SIDE_PX, Limits, PhotographError, decode, sniff
 from tests.service_harness import drawn_jpeg, drawn_pixels, encoded
 
 
@@ -102,6 +106,23 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
     assert np.abs(got[0, :, 0].astype(int) - np.arange(256)).max() <= 1
 
 
+def test_every_sixteen_bit_level_is_rounded_to_the_nearest_of_256() -> None:
+    levels = np.arange(65_536, dtype=np.uint16).reshape(256, 256)
+    got = np.asarray(decode(encoded(Image.fromarray(levels), "PNG")).image)
+    assert np.array_equal(got[:, :, 1], (levels.astype(int) + 128) // 257)
+
+
+def test_sixteen_bits_need_no_copy_of_the_whole_picture() -> None:
+    data = encoded(Image.fromarray(np.zeros((2000, 2000), dtype=np.uint16)), "PNG")
+    decode(data)
+    tracemalloc.start()
+    try:
+        decode(data)
+        assert tracemalloc.get_traced_memory()[1] < 2000 * 2000
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_camera_jpeg_is_decoded_smaller_but_never_below_what_was_asked() -> None:
     data = encoded(Image.new("RGB", (3216, 2136), (180, 90, 60)), "JPEG")
     for asked, expected in ((500, (804, 534)), (534, (804, 534)), (535, (1608, 1068))):
@@ -162,6 +183,76 @@ def test_limits_are_checked_from_the_header() -> None:
     with pytest.raises(PhotographError) as refusal:
         decode(jpeg[:700], limits=Limits(max_pixels=499_999))
     assert refusal.value.status == 413
+
+
+def test_a_strip_is_refused_however_few_pixels_it_has() -> None:
+    with pytest.raises(PhotographError, match=str(MAX_SIDE_PX)) as refusal:
+        decode(encoded(Image.new("L", (MAX_SIDE_PX + 1, 1)), "PNG"))
+    assert refusal.value.status == 413
+    assert decode(encoded(Image.new("L", (MAX_SIDE_PX, 1)), "PNG"))
+
+
+def scanned_again(side_px: int, copies: int, *, between: bytes = b"") -> bytes:
+    """A progressive JPEG whose last scan comes `copies` times more."""
+    data = encoded(Image.new("L", (side_px, side_px), 128), "JPEG", progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + (between + last) * copies + data[-2:]
+
+
+@pytest.mark.parametrize("between", [b"", b"\xff\xfe\0\4\xff\xd9", b"\xff\xff\xff"])
+def test_scans_are_counted_before_they_are_decoded(between: bytes) -> None:
+    assert decode(scanned_again(16, 60, between=between))
+    for data in (scanned_again(16, 101, between=between), scanned_again(5000, 45, between=between)):
+        begun = time.perf_counter()
+        with pytest.raises(PhotographError, match="scans") as refusal:
+            decode(data)
+        assert refusal.value.status == 422
+        assert time.perf_counter() - begun < 1.0
+
+
+def test_what_follows_the_end_of_the_picture_is_not_part_of_it() -> None:
+    # Telephones append a film, viewers a thumbnail with scans of its own.
+    assert decode(drawn_jpeg() + b"\xff\xda\0\2" * 2000)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\xff" * 2_000_000,
+        b"\xff\xe0\0\2" * 500_000,
+        b"\xff\x01" * 500_000,
+        b"\0" * 2_000_000,
+        b"\xff\xda\0\2" * 500_000,
+    ],
+)
+def test_a_header_without_end_is_refused_at_once(header: bytes) -> None:
+    frame = drawn_jpeg()[2:]
+    for data in (b"\xff\xd8" + header, b"\xff\xd8" + header + frame):
+        begun = time.perf_counter()
+        with pytest.raises(PhotographError) as refusal:
+            decode(data)
+        assert refusal.value.status == 422
+        assert time.perf_counter() - begun < 0.5
+
+
+@pytest.mark.parametrize("padding", [b"\xff" * 8, b"\0" * 8])
+def test_a_little_padding_in_the_header_is_read_over(padding: bytes) -> None:
+    data = drawn_jpeg()
+    assert decode(data[:20] + padding + data[20:])
+
+
+def test_a_png_of_countless_chunks_is_refused_at_once() -> None:
+    def chunk(kind: bytes, content: bytes = b"") -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 10, 10, 8, 0, 0, 0, 0))
+    data = b"\x89PNG\r\n\x1a\n" + header + chunk(b"abCd") * 200_000
+    begun = time.perf_counter()
+    with pytest.raises(PhotographError, match="chunks") as refusal:
+        decode(data)
+    assert refusal.value.status == 422
+    assert time.perf_counter() - begun < 0.5
 
 
 def test_the_declared_type_must_not_contradict_the_bytes() -> None:

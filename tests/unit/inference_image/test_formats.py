@@ -406,7 +406,7 @@ def header_only(kind: str, width: int, height: int) -> bytes:
     small = struct.pack("<II", width - 1, height - 1)
     return {
         "PNG": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + size + b"\x08\x02\0\0\0" + bytes(40),
-        "JPEG": b"\xff\xd8\xff\xc0\0\x11\x08" + struct.pack(">HH", height, width) + bytes(40),
+        "JPEG": b"\xff\xd8\xff\xc0\0\x11\x08" + struct.pack(">HH", height, width) + bytes(10),
         "BMP": b"BM" + bytes(12) + struct.pack("<IiiHH", 40, width, -height, 1, 24) + bytes(40),
         "WEBP": b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + small[:3] + small[4:7] + bytes(40),
         "TIFF": tiff(RAMP, changes={256: ("I", [width]), 257: ("I", [height])}),
@@ -423,13 +423,13 @@ def test_a_size_beyond_the_limit_is_refused_before_a_decoder_sees_it(
         raise AssertionError("the decoder was asked")
 
     monkeypatch.setattr(decoding.Image, "open", untouched)
-    data = header_only(kind, 30_000, 15_000)
+    data = header_only(kind, 18_000, 15_000)
     with monkeypatch.context() as patch:
         patch.setattr(decoding, "_MOST_EXPANSION", 10**9)
-        assert measure(data, limits=Limits(max_pixels=450_000_000)) == (30_000, 15_000)
+        assert measure(data, limits=Limits(max_pixels=270_000_000)) == (18_000, 15_000)
     tracemalloc.start()
     assert refusal(data).status == 413
-    assert "30000 x 15000" in refusal(data).detail
+    assert "18000 x 15000" in refusal(data).detail
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
 

@@ -70,8 +70,14 @@ def write_package(folder: Path, **changes: Any) -> Path:
         ({"task": "referable"}, "2 labels"),
         ({"input_size_px": 7}, "between 8 and 4096"),
         ({"input_size_px": True}, "wrong type"),
-        ({"temperature": 0}, "positive number"),
-        ({"temperature": float("nan")}, "positive number"),
+        ({"temperature": 0}, "temperature must be between"),
+        ({"temperature": float("nan")}, "temperature must be between"),
+        ({"temperature": 1e-320}, "temperature must be between"),
+        ({"temperature": 10**400}, "temperature must be between"),
+        ({"operating_points": [{"name": "a", "threshold": 10**400}]}, "threshold in"),
+        ({"operating_points": [{"name": "a", "threshold": float("nan")}]}, "threshold in"),
+        ({"head_file": "head.npz"}, "is not in files"),
+        ({"head_file": "/etc/passwd"}, "is not in files"),
         ({"operating_points": [{"name": "a", "threshold": 1.5}]}, "threshold in"),
         ({"operating_points": ["a"]}, "threshold in"),
         ({"default_operating_point": "unknown"}, "not in operating_points"),
@@ -170,7 +176,7 @@ def test_files_that_differ_from_their_record_are_named(tmp_path: Path) -> None:
 
 
 def archive_of(target: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
-    with tarfile.open(target, "w:gz") as tar:
+    with tarfile.open(target, "w:gz", format=tarfile.PAX_FORMAT) as tar:
         for info, data in members:
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
@@ -181,6 +187,8 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
     info = tarfile.TarInfo(name)
     info.type = kind
     info.linkname = link
+    if "\0" in name:  # an old header ends at the zero byte; an extended one does not
+        info.pax_headers = {"path": name}
     return info
 
 
@@ -190,6 +198,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
         (member("../evil"), "outside the package"),
         (member("/etc/evil"), "outside the package"),
         (member("a\\..\\evil"), "outside the package"),
+        (member("a\0b"), "outside the package"),
         (member("link", tarfile.SYMTYPE, "/etc/passwd"), "link or a device"),
         (member("link", tarfile.LNKTYPE, "model.json"), "link or a device"),
         (member("pipe", tarfile.FIFOTYPE), "link or a device"),
@@ -203,6 +212,22 @@ def test_an_archive_that_reaches_out_is_refused(
     with pytest.raises(ModelPackageError, match=sentence):
         unpack_model(archive, tmp_path / "out")
     assert not (tmp_path / "evil").exists()
+
+
+def test_a_link_in_a_package_folder_is_not_followed(tmp_path: Path) -> None:
+    package = write_package(tmp_path / "p")
+    (package / "model.tflite").rename(tmp_path / "elsewhere")
+    (package / "model.tflite").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelPackageError, match="is missing from"):
+        verify_files(load_model_spec(package), package)
+
+
+def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    twice = archive_of(
+        tmp_path / "twice.tar.gz", (member(MODEL_JSON), b"{}"), (member(f"./{MODEL_JSON}"), b"{}")
+    )
+    with pytest.raises(ModelPackageError, match="twice"):
+        unpack_model(twice, tmp_path / "out")
 
 
 def test_a_bomb_is_refused_before_it_is_written(

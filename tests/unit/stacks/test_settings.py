@@ -20,6 +20,8 @@ def settings_of(environ: dict[str, str] | None = None, **context: object) -> Set
         ({"publish": "ftp"}, "context publish must be one of deployment, external; got 'ftp'"),
         ({"local": "yes"}, "context local must be one of true, false; got 'yes'"),
         ({"retain": "1"}, "context retain must be one of true, false; got '1'"),
+        ({"docker-outputs": "docker"}, "context docker-outputs must name an exporter, .*'docker'"),
+        ({"docker-outputs": ["type=docker", "out"]}, "must name an exporter, .*; got 'out'"),
     ],
 )
 def test_an_unknown_value_is_refused(context: dict[str, Any], words: str) -> None:
@@ -33,6 +35,7 @@ def test_defaults_deploy_everything_to_aws() -> None:
         models=None,
         modes=None,
         image="build",
+        docker_outputs=(),
         publish="deployment",
         local=False,
         retain=False,
@@ -61,8 +64,25 @@ def test_values_come_as_text_from_the_command_line() -> None:
     assert (settings.local, settings.retain) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("value", "outputs"),
+    [
+        ("type=docker", ("type=docker",)),
+        # One argument of the build: its commas are its own.
+        ("type=docker,oci-mediatypes=false", ("type=docker,oci-mediatypes=false",)),
+        (["type=docker", "type=registry"], ("type=docker", "type=registry")),
+    ],
+)
+def test_outputs_of_the_build_are_passed_as_they_are(
+    value: str | list[str], outputs: tuple[str, ...]
+) -> None:
+    assert settings_of(**{"docker-outputs": value}).docker_outputs == outputs
+
+
 def test_an_empty_value_is_the_default() -> None:
-    assert settings_of(stage="", models="", image="") == settings_of()
+    assert settings_of(**{"stage": "", "models": "", "image": "", "docker-outputs": ""}) == (
+        settings_of()
+    )
 
 
 def test_account_and_region_are_those_of_the_command_line() -> None:

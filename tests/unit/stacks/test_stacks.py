@@ -135,6 +135,18 @@ def test_serverless_rows_alone_need_one_image() -> None:
     assert docker_images(app)["dr-shared"] == {"linux/amd64"}
 
 
+def test_the_build_is_told_how_to_put_the_image_out() -> None:
+    output = "type=docker,oci-mediatypes=false"
+    told = {"docker-outputs": output, "models": "mobilenet", "modes": "serverless"}
+    built, unbuilt = built_app(**told), built_app(**told, image="source-digest")
+    manifest = json.loads(Path(built.synth().directory, "dr-shared.assets.json").read_text())
+    (image,) = manifest["dockerImages"].values()
+    assert image["source"]["dockerOutputs"] == [output]
+    # It is part of the image's name, with Docker and without.
+    names = [outputs(synthesize(app)["dr-shared"])["ImageUri"] for app in (built, unbuilt)]
+    assert names[0] == names[1] != outputs(matrix_templates()["dr-shared"])["ImageUri"]
+
+
 def test_a_stage_has_stacks_and_endpoints_of_its_own() -> None:
     templates = synthesize(
         built_app(stage="ana", models="mobilenet", modes="realtime", image="source-digest")
