@@ -96,7 +96,8 @@ def up(*, control_port: int | None, runtime_port: int | None, idle_timeout_s: fl
         idle_timeout_s=idle_timeout_s,
     )
     if before is not None and not was_running:
-        print("The last one had died before `dr local down`; what was deployed there is lost.")
+        stop = dr("local down")
+        print(f"The last one had died before `{stop}`; what was deployed there is lost.")
     print("The local AWS runs already." if was_running else "The local AWS runs.")
     print(f"  control plane      {local.endpoint_url}")
     print(f"  SageMaker runtime  {local.runtime_url}")

@@ -39,6 +39,8 @@ DEFAULT_STATE_DIR = Path(".local-aws")
 DEFAULT_IDLE_TIMEOUT_S = 300.0
 HOST = "127.0.0.1"
 _STATE_FILE = "state.json"
+# Also the sign that a folder is ours: what has none is never emptied.
+_LOCK_FILE = ".dr-local.lock"
 _CONTROL_PLANE = "control_plane"
 _RUNTIME = "runtime_server"
 _CHANGE_LOG = "changes"
@@ -203,16 +205,16 @@ def recorded(*, state_dir: Path = DEFAULT_STATE_DIR) -> LocalAws | None:
 def down(*, state_dir: Path = DEFAULT_STATE_DIR, keep_logs: bool = True) -> DownReport:
     """Stop servers and containers and remove their files; harmless when nothing runs."""
     state_dir = state_dir.resolve()
-    if not state_dir.is_dir():
+    if not (state_dir / _LOCK_FILE).is_file():
         return DownReport(servers_stopped=0, containers_killed=0)
     with _locked(state_dir):
         report = _stop(state_dir)
         if not keep_logs:
             shutil.rmtree(state_dir / "logs", ignore_errors=True)
-    with contextlib.suppress(OSError):
-        (state_dir / "lock").unlink()
-        # Only when nothing else is in it.
-        state_dir.rmdir()
+        if [path.name for path in state_dir.iterdir()] == [_LOCK_FILE]:
+            with contextlib.suppress(OSError):
+                (state_dir / _LOCK_FILE).unlink()
+                state_dir.rmdir()
     return report
 
 
@@ -410,7 +412,12 @@ def _locked(state_dir: Path) -> Iterator[None]:
     """One `up` or `down` at a time for a state directory."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
-        lock = (state_dir / "lock").open("w")
+        if not (state_dir / _LOCK_FILE).is_file() and any(state_dir.iterdir()):
+            raise LocalAwsError(
+                f"{state_dir} holds files that the local AWS did not make; choose an empty or a "
+                "new folder as state directory"
+            )
+        lock = (state_dir / _LOCK_FILE).open("w")
     except OSError as error:
         raise LocalAwsError(
             f"{state_dir} cannot be used as state directory ({error.strerror}); choose another"
@@ -445,7 +452,7 @@ def _read_state(state_dir: Path) -> LocalAws | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         # A half-written or foreign file tells nothing that could be acted on.
         return None
 

@@ -73,6 +73,8 @@ _CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 _TARGET_VARIANT = "x-amzn-sagemaker-target-variant"
 # What the platform passes on to the container.
 _FORWARDED = ("content-type", "accept", _CUSTOM_ATTRIBUTES, "x-amzn-sagemaker-inference-id")
+# ContentType, Accept and CustomAttributes: InvokeEndpoint, API reference (botocore's model).
+_LONGEST_HEADER = 1024
 # Parts of SageMaker that endpoints with one model and one variant do not have.
 _REFUSED = {
     "x-amzn-sagemaker-target-model": "TargetModel (multi-model endpoints)",
@@ -156,6 +158,7 @@ class Runtime:
         self._last_invocation = time.monotonic()
         deployment = await self._deployment(name)
         _check_target(headers, deployment)
+        _check_text(headers)
         body = await _read_body(request, deployment)
         pool = self._pool(deployment)
         try:
@@ -438,6 +441,16 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     _log.error("unexpected %s", type(error).__name__)
     failure = InternalFailure(f"The local runtime failed: {type(error).__name__}.")
     return await _platform_error(request, failure)
+
+
+def _check_text(headers: Headers) -> None:
+    """Refuse what the service's own model does not allow in a header, as the platform does."""
+    for name in _FORWARDED:
+        value = headers.get(name, "")
+        if len(value) > _LONGEST_HEADER or not (value.isascii() and (value + " ").isprintable()):
+            raise ValidationError(
+                f"{name} may hold at most {_LONGEST_HEADER} printable ASCII characters."
+            )
 
 
 def _check_target(headers: Headers, deployment: Deployment) -> None:

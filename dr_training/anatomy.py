@@ -17,11 +17,13 @@ Floats = NDArray[np.float32]
 
 
 def generator(seed: int, stream: int) -> np.random.Generator:
+    """Independent random numbers for one purpose (`stream`) of one drawing (`seed`)."""
     return np.random.Generator(np.random.PCG64([seed, stream]))
 
 
 @lru_cache(maxsize=4)
 def eye_of(seed: int) -> "Eye":
+    """The eye that every grade of `seed` is drawn on."""
     return Eye.random(generator(seed, 0))
 
 

@@ -92,6 +92,7 @@ class Plan:
 
 
 def plan_lesions(rng: np.random.Generator, grade: int) -> Plan:
+    """How many lesions of each kind a photograph of `grade` shows; `icdr_grade` agrees."""
     plan = Plan()
     if grade == 0:
         return plan
@@ -130,4 +131,5 @@ def plan_lesions(rng: np.random.Generator, grade: int) -> Plan:
 
 
 def quadrant_of(x: float, y: float) -> int:
+    """Quadrant 0 to 3 of a point relative to the centre of the field, y pointing down."""
     return (1 if x >= 0 else 0) + (2 if y >= 0 else 0)

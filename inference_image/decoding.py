@@ -229,7 +229,8 @@ def _check_type(data: bytes, declared_type: str | None) -> str:
         raise PhotographError(415, f"The bytes are {found}; accepted are {accepted}.")
     if declared and declared not in MEDIA_OPAQUE and declared != found:
         raise PhotographError(
-            415, f"The request declares {declared}, but the bytes are {found}; send the true type."
+            415,
+            f"The request declares {declared[:99]}, but the bytes are {found}; send the true type.",
         )
     return found
 

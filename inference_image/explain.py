@@ -47,6 +47,8 @@ class DenseHead:
                 arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise ModelPackageError(f"{path.name} cannot be read as NumPy arrays") from error
+        if any(array.dtype.kind not in "fiu" for array in arrays.values()):
+            raise ModelPackageError(f"{path.name} must hold numbers only")
         count = sum(name.startswith("kernel_") for name in arrays)
         names = [f"{part}_{layer}" for layer in range(count) for part in ("kernel", "bias")]
         if count == 0 or sorted(names) != sorted(arrays):
@@ -54,15 +56,19 @@ class DenseHead:
                 f"{path.name} must hold kernel_0, bias_0, kernel_1, ...; "
                 f"it holds {', '.join(sorted(arrays)) or 'nothing'}"
             )
-        kernels = tuple(arrays[f"kernel_{layer}"].astype(np.float32) for layer in range(count))
-        biases = tuple(arrays[f"bias_{layer}"].astype(np.float32) for layer in range(count))
+        with np.errstate(over="ignore"):
+            kernels = tuple(arrays[f"kernel_{layer}"].astype(np.float32) for layer in range(count))
+            biases = tuple(arrays[f"bias_{layer}"].astype(np.float32) for layer in range(count))
         for layer, (kernel, bias) in enumerate(zip(kernels, biases, strict=True)):
-            follows = layer == 0 or kernel.shape[0] == kernels[layer - 1].shape[1]
-            if kernel.ndim != 2 or bias.shape != (kernel.shape[1],) or not follows:
+            before = kernels[layer - 1] if layer else kernel.T
+            follows = kernel.ndim == 2 and kernel.shape[0] == before.shape[1]
+            if not follows or bias.shape != (kernel.shape[1],):
                 raise ModelPackageError(
                     f"{path.name}: layer {layer} has a kernel of shape {list(kernel.shape)} and a "
                     f"bias of shape {list(bias.shape)}, which do not fit"
                 )
+            if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
+                raise ModelPackageError(f"{path.name}: layer {layer} has a value that is no number")
         return cls(kernels=kernels, biases=biases)
 
     def logits(self, pooled: FloatArray) -> FloatArray:

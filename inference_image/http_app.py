@@ -11,6 +11,7 @@ in that thread after the server has begun to listen: until then everything is 50
 import asyncio
 import json
 import math
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from inference_image.contract import (
     CUSTOM_ATTRIBUTES_HEADER,
+    ENV_OPERATING_POINT,
     EXECUTION_PARAMETERS_PATH,
     INVOCATIONS_PATH,
     MEDIA_CSV,
@@ -38,7 +40,13 @@ from inference_image.contract import (
 from inference_image.decoding import Limits, PhotographError
 from inference_image.log import JsonLog
 from inference_image.model_spec import ModelPackageError
-from inference_image.predictor import Answer, EngineError, Predictor, RequestError
+from inference_image.predictor import (
+    Answer,
+    EngineError,
+    OperatingPointError,
+    Predictor,
+    RequestError,
+)
 from inference_image.requests import (
     Options,
     Photograph,
@@ -53,10 +61,18 @@ from inference_image.requests import (
 from inference_image.settings import Settings
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
-_LONGEST_REQUEST_ID: Final = 64
+# A UUID, or 16 to 32 random bytes as hexadecimal text. Anything shorter may be a number that
+# stands for a person, and the id is logged.
+_REQUEST_ID: Final = re.compile(
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32,64}", re.ASCII | re.IGNORECASE
+)
 # An oversized body is read to its end (and dropped) up to this multiple, so that the sender
 # sees the 413 and not a broken connection.
 _DRAIN_FACTOR: Final = 4
+# The platform sends a body at once; whoever takes longer keeps others from their turn.
+_BODY_WITHIN_S: Final = 20.0
+# Bodies that one worker holds, arriving or waiting; one body of the largest size always fits.
+_MOST_BYTES_HELD: Final = 256 * 1024 * 1024
 # Of several images, the last is begun while this share of the time limit is left for writing
 # the answer.
 _ANSWER_SHARE: Final = 0.03
@@ -244,12 +260,16 @@ def problem_record(status: int, detail: str, *, retry_after_s: float | None = No
 
 
 def _load(settings: Settings) -> Predictor:
-    return Predictor.load(
-        settings.model_dir,
-        threads=settings.threads,
-        limits=Limits(max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels),
-        operating_point=settings.operating_point,
-    )
+    limits = Limits(max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
+    try:
+        return Predictor.load(
+            settings.model_dir,
+            threads=settings.threads,
+            limits=limits,
+            operating_point=settings.operating_point,
+        )
+    except OperatingPointError as error:
+        raise ModelPackageError(f"{ENV_OPERATING_POINT} cannot be used: {error}") from None
 
 
 class _Service:
@@ -274,10 +294,12 @@ class _Service:
         self._on_ready = on_ready
         self._on_failure = on_failure
         self._ready = _Readiness()
-        self._pending = 0
+        self.pending = 0
+        self.bytes_held = 0
         self._typical_s = 0.05
         # Base64 needs 4 bytes for 3, and JSON some around it.
         self._body_limit = settings.max_image_bytes * 4 // 3 + 65_536
+        self.most_bytes_held = max(_MOST_BYTES_HELD, self._body_limit)
         self.routes: dict[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
             ("GET", PING_PATH): self.ping,
             ("POST", INVOCATIONS_PATH): self.invoke,
@@ -364,38 +386,58 @@ class _Service:
         options = parse_attributes(request.headers.get(CUSTOM_ATTRIBUTES_HEADER))
         content_type = request.headers.get("content-type")
         check_content_type(media_type(content_type))
-        if self._pending > self._settings.queue_limit:
-            return self._queue_full()
-        body = await self._body(request)
-        fields["bytes"] = len(body)
-        if self._pending > self._settings.queue_limit:
-            return self._queue_full()
         deadline_s = began + self._settings.timeout_s
-        job = self.executor.submit(self._run, predictor, body, content_type, options, deadline_s)
-        self._pending += 1
-        waiting = asyncio.wrap_future(job)
-        waiting.add_done_callback(self._finished)
-        await asyncio.wait({waiting}, timeout=max(0.0, deadline_s - time.perf_counter()))
-        if not waiting.done():
-            job.cancel()
-            return self._refusal(
-                request,
-                504,
-                f"The answer took longer than {self._settings.timeout_s:g} s; send it again.",
+        left_s = deadline_s - time.perf_counter()
+        # The place in the queue is taken before the body is read, so that the limits hold for
+        # all that is in memory.
+        place = _Place(self)
+        try:
+            read = await self._body(request, place, min(left_s, _BODY_WITHIN_S))
+            if isinstance(read, Response):
+                place.leave()
+                return read
+            fields["bytes"] = len(read)
+            # Emptied by whoever needs it: a job that was cancelled stays in the executor's queue.
+            body = [read]
+            del read
+            job = self.executor.submit(
+                self._run, predictor, body, content_type, options, deadline_s
             )
-        return self._result(job, predictor, request, began, fields)
+            waiting = asyncio.wrap_future(job)
+            waiting.add_done_callback(lambda done: _finished(done, body, place))
+        except BaseException:
+            place.leave()
+            raise
+        left_s = deadline_s - time.perf_counter()
+        gone = asyncio.ensure_future(_disconnected(request))
+        either: list[asyncio.Future[Any]] = [waiting, gone]
+        try:
+            await asyncio.wait(either, timeout=max(0.0, left_s), return_when="FIRST_COMPLETED")
+        finally:
+            gone.cancel()
+        if waiting.done():
+            return self._result(job, predictor, request, began, fields)
+        job.cancel()
+        if gone.done():
+            fields["outcome"] = "abandoned"
+            raise ClientDisconnect
+        return self._refusal(
+            request,
+            504,
+            f"The answer took longer than {self._settings.timeout_s:g} s; send it again.",
+        )
 
     def _run(
         self,
         predictor: Predictor,
-        body: bytes,
+        body: list[bytes],
         content_type: str | None,
         options: Options,
         deadline_s: float,
     ) -> Answers:
         begun = time.perf_counter()
         photographs = extract(
-            body,
+            body.pop(),
             media_type(content_type),
             boundary=boundary_of(content_type),
             most=self._settings.max_images,
@@ -445,12 +487,6 @@ class _Service:
                 answers.append(RefusedRequestError(500, f"{error}."))
             slowest_s = max(slowest_s, time.perf_counter() - started)
         return answers
-
-    def _finished(self, waiting: "asyncio.Future[Answers]") -> None:
-        self._pending -= 1
-        # Retrieved here as well, so that a request that gave up leaves no warning behind.
-        if not waiting.cancelled():
-            waiting.exception()
 
     def _result(
         self,
@@ -531,10 +567,10 @@ class _Service:
         return record
 
     def _queue_full(self) -> Response:
-        wait_s = self._pending * self._typical_s
+        wait_s = self.pending * self._typical_s
         return problem(
             429,
-            f"{self._pending} requests are waiting, which is the limit; send it again later.",
+            f"{self.pending - 1} requests are waiting, which is the limit; send it again later.",
             retry_after_s=max(0.1, wait_s),
         )
 
@@ -548,32 +584,92 @@ class _Service:
         record = json.dumps(problem_record(status, detail))
         return Response(content=record, media_type=MEDIA_JSON)
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request, place: "_Place", within_s: float) -> bytes | Response:
+        """The whole body; or the refusal where there is no room for it or it comes too slowly."""
+        if self.pending > self._settings.queue_limit + 1:
+            return self._queue_full()
         limit = self._body_limit
-        detail = (
+        too_large = RefusedRequestError(
+            413,
             f"The body is larger than {limit} bytes; an image may have "
-            f"{self._settings.max_image_bytes}."
+            f"{self._settings.max_image_bytes}.",
         )
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal():
+            # The server drops what is not read, so the sender sees the answer.
+            if int(declared[:20]) > limit:
+                raise too_large
+            if not place.hold(int(declared)):
+                return self._queue_full()
         chunks: list[bytes] = []
         size = 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size <= limit:
-                chunks.append(chunk)
-            else:
-                chunks.clear()
-                if size > _DRAIN_FACTOR * limit:
-                    break
+        try:
+            async with asyncio.timeout(max(0.0, within_s)):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > limit:
+                        chunks.clear()
+                        if size > _DRAIN_FACTOR * limit:
+                            break
+                    elif place.hold(size):
+                        chunks.append(chunk)
+                    else:
+                        return self._queue_full()
+        except TimeoutError:
+            return problem(
+                400,
+                f"The body did not arrive within {within_s:.3g} s; send it again.",
+                headers={"Connection": "close"},
+            )
         if size > limit:
-            raise RefusedRequestError(413, detail)
+            raise too_large
         return b"".join(chunks)
 
 
+class _Place:
+    """One request's place in the queue and the bytes that it may hold there."""
+
+    def __init__(self, service: _Service) -> None:
+        self._service = service
+        self._taken = True
+        self._bytes_held = 0
+        service.pending += 1
+
+    def hold(self, size: int) -> bool:
+        """Whether there is room for a body of at least `size` bytes; if so, it is taken."""
+        more = max(0, size - self._bytes_held)
+        if self._service.bytes_held + more > self._service.most_bytes_held:
+            return False
+        self._bytes_held += more
+        self._service.bytes_held += more
+        return True
+
+    def leave(self) -> None:
+        """Give the place back, once."""
+        if self._taken:
+            self._taken = False
+            self._service.pending -= 1
+            self._service.bytes_held -= self._bytes_held
+
+
+def _finished(waiting: "asyncio.Future[Answers]", body: list[bytes], place: _Place) -> None:
+    body.clear()
+    place.leave()
+    # Retrieved here as well, so that a request that gave up leaves no warning behind.
+    if not waiting.cancelled():
+        waiting.exception()
+
+
+async def _disconnected(request: Request) -> None:
+    """Returns when the sender has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def _request_id(request: Request) -> str:
-    """The caller's id where it is harmless in a log, else a new one."""
+    """The caller's id where it is one that stands for nothing else, else a new one."""
     given = request.headers.get(REQUEST_ID_HEADER, "")
-    harmless = given.replace("-", "").replace("_", "").isalnum() and given.isascii()
-    return given if harmless and len(given) <= _LONGEST_REQUEST_ID else uuid.uuid4().hex
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _predict(

@@ -9,15 +9,26 @@ picture's metadata says about a person never reach this module.
 """
 
 import json
+import os
+import queue
+import select
 import sys
+import threading
 import time
 from typing import Any, Final, TextIO
 
 _ORDER: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_MOST_WAITING: Final = 1000
+_PATIENCE_S: Final = 0.1
 
 
 class JsonLog:
-    """Writes events at or above `level`; `context` is added to each of them."""
+    """Writes events at or above `level`; `context` is added to each of them.
+
+    Writing never raises, and never waits for whoever reads: what cannot be written is dropped
+    and counted, and the next line that gets through says how many (`dropped`). A process that
+    answers requests moves the writing `in_background`.
+    """
 
     def __init__(
         self, *, level: str, stream: TextIO | None = None, context: dict[str, Any] | None = None
@@ -25,6 +36,9 @@ class JsonLog:
         self._threshold = _ORDER[level]
         self._stream = stream
         self._context = context or {}
+        self._dropped = 0
+        self._waiting: queue.Queue[str | None] | None = None
+        self._writer: threading.Thread | None = None
 
     def debug(self, event: str, **fields: Any) -> None:
         """What only a developer wants to know."""
@@ -42,13 +56,59 @@ class JsonLog:
         """What somebody must look at."""
         self._write("error", event, fields)
 
+    def in_background(self) -> None:
+        """From now on a thread writes; not in a process that forks afterwards."""
+        self._waiting = queue.Queue(_MOST_WAITING)
+        self._writer = threading.Thread(target=self._write_waiting, name="log", daemon=True)
+        self._writer.start()
+
+    def close(self, *, within_s: float = 1.0) -> None:
+        """Write what waits, as far as the reader takes it in time."""
+        if self._waiting is None or self._writer is None:
+            return
+        try:
+            self._waiting.put(None, timeout=within_s)
+        except queue.Full:
+            return
+        self._writer.join(within_s)
+
     def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
         if _ORDER[level] < self._threshold:
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
         line = {"time": f"{stamp}.{int(now % 1 * 1000):03d}Z", "level": level, "event": event}
-        stream = self._stream or sys.stdout
-        # One write per line: lines of several workers must not be torn apart.
-        stream.write(json.dumps(line | self._context | fields, default=str) + "\n")
-        stream.flush()
+        dropped = {"dropped": self._dropped} if self._dropped else {}
+        text = json.dumps(line | self._context | fields | dropped, default=str) + "\n"
+        if self._waiting is None:
+            written = self._put(text, patience_s=_PATIENCE_S)
+        else:
+            try:
+                self._waiting.put_nowait(text)
+                written = True
+            except queue.Full:
+                written = False
+        self._dropped = 0 if written else self._dropped + 1
+
+    def _write_waiting(self) -> None:
+        assert self._waiting is not None  # noqa: S101
+        while (text := self._waiting.get()) is not None:
+            if not self._put(text, patience_s=None):
+                self._dropped += 1
+
+    def _put(self, text: str, *, patience_s: float | None) -> bool:
+        """Write one line at once, so that lines of several workers are not torn apart."""
+        try:
+            if self._stream is not None:
+                self._stream.write(text)
+                self._stream.flush()
+                return True
+            # Past Python's own buffer: a line that is stuck there would be waited for at exit.
+            target = sys.stdout.fileno()
+            _, writable, _ = select.select([], [target], [], patience_s)
+            if writable:
+                os.write(target, text.encode())
+            return bool(writable)
+        except (OSError, ValueError):
+            # Closed, full or gone: the service goes on without its log.
+            return False

@@ -92,7 +92,7 @@ _PARAMETERS: Final = [
         "name": "X-Request-Id",
         "in": "header",
         "required": False,
-        "description": "At most 64 letters, digits, `-` and `_`; returned, and noted in the log.",
+        "description": "A UUID, or 32 to 64 hexadecimal digits; returned, and noted in the log.",
         "schema": {"type": "string"},
     },
 ]
@@ -135,6 +135,8 @@ def documented_app(
         description=f"{NOT_A_DEVICE} {NOT_ASSESSED}",
         docs_url=None,
         redoc_url=None,
+        # A redirect would go to whatever host the caller's own header names.
+        redirect_slashes=False,
     )
     app.add_api_route(
         PING_PATH,
@@ -228,7 +230,7 @@ def documented_app(
     async def http_error(request: Request, error: HTTPException) -> Response:
         return problem(
             error.status_code,
-            f"There is no {request.method} {request.url.path[:100]} here; the service has "
+            f"There is no {request.method[:20]} {request.url.path[:100]} here; the service has "
             f"GET {PING_PATH} and POST {INVOCATIONS_PATH}.",
             headers=dict(error.headers or {}),
         )

@@ -58,6 +58,10 @@ class EngineError(RuntimeError):
     """The engine's answer cannot be used (NaN); one sentence for the log and the caller."""
 
 
+class OperatingPointError(ModelPackageError):
+    """The package lacks the operating point that is to be its default; one sentence."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """Refer or not, at a named threshold on P(grade >= 2)."""
@@ -128,7 +132,10 @@ class Predictor:
         self._runtime = runtime
         self._head = head
         self._limits = limits
-        self._default_point = spec.operating_point(operating_point)
+        try:
+            self._default_point = spec.operating_point(operating_point)
+        except ModelPackageError as error:
+            raise OperatingPointError(str(error)) from None
         self._preparation = Preparation.from_spec(spec)
 
     @classmethod
@@ -177,7 +184,17 @@ class Predictor:
                 f"model {self.spec.id} answers with {outputs.logits.size} values, "
                 f"but has {len(self.spec.labels)} labels"
             )
+        try:
+            self._probabilities(outputs.logits)
+        except EngineError as error:
+            raise ModelPackageError(str(error)) from None
         if self._head is not None and outputs.features is not None:
+            answers = self._head.kernels[-1].shape[1]
+            if answers != outputs.logits.size:
+                raise ModelPackageError(
+                    f"model {self.spec.id}: {self.spec.head_file} ends with {answers} values, "
+                    f"but the network with {outputs.logits.size}"
+                )
             channels = outputs.features.shape[-1]
             if channels != self._head.kernels[0].shape[0]:
                 raise ModelPackageError(
@@ -278,9 +295,11 @@ class Predictor:
             min_side_px = max(math.ceil(shorter * disc_px / (2 * circle.radius_px)), 2 * shorter)
 
     def _probabilities(self, logits: npt.NDArray[np.float64]) -> tuple[float, ...]:
-        if not np.isfinite(logits).all():
+        with np.errstate(over="ignore"):
+            scaled = logits / self.spec.temperature
+        # Infinite after a division is as unusable as before it: the softmax would not be finite.
+        if not np.isfinite(scaled).all():
             raise EngineError(f"model {self.spec.id} produced a value that is not a number")
-        scaled = logits / self.spec.temperature
         if scaled.size == 1:
             # A single logit is the log-odds of the positive class.
             scaled = np.array([0.0, float(scaled[0])])

@@ -53,6 +53,8 @@ _PARAMETERS: Final[Mapping[str, frozenset[str]]] = {
 }
 _DEFAULT_MIN_RADIUS_PX: Final = 32
 _DEFAULT_MASK_FRACTION: Final = 0.98
+# No picture that is accepted has a longer side.
+_LARGEST_NUMBER: Final = 20_000
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -168,9 +170,11 @@ def _check_step(spec: ModelSpec, entry: Mapping[str, Any], step: str, seen: list
 
 def _number(spec: ModelSpec, entry: Mapping[str, Any], name: str, default: float) -> float:
     value = entry.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= _LARGEST_NUMBER:
         raise ModelPackageError(
-            f"model {spec.id}: {entry['step']}.{name} must be a positive number; it is {value!r}"
+            f"model {spec.id}: {entry['step']}.{name} must be a positive number, at most "
+            f"{_LARGEST_NUMBER}; it is {str(value)[:40]!r}"
         )
     return float(value)
 

@@ -9,8 +9,8 @@ the others are answered.
 """
 
 import base64
-import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,6 +27,20 @@ from inference_image.contract import (
 
 ATTRIBUTES: Final = (EXPLAIN_ATTRIBUTE, OPERATING_POINT_ATTRIBUTE)
 JSON_SHAPES: Final = '{"image": "<base64>"}, {"instances": [{"b64": "<base64>"}]} or {"inputs": …}'
+# A caller's own words come back in a refusal, but no more of them than tells which are meant.
+_MOST_ECHOED: Final = 100
+# The document is long texts and a few names around them. Each bracket costs the parser a
+# hundred times its byte, so all that is not in a text is counted first.
+_JSON_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# Some writers escape each "/" (one character in 64) and each end of line (one in 76).
+_MOST_JSON_ESCAPES: Final = 1 / 16
+_MOST_JSON_AROUND: Final = 256
+_MOST_JSON_TEXTS: Final = 32
+# What one more image may add to the two above: braces, a name, a comma.
+_MORE_JSON_AROUND: Final = 16
+_MORE_JSON_TEXTS: Final = 2
+_JSON_SPACE: Final = b" \t\n\r"
+_BASE64_SPACE: Final = b" \t\n\v\f\r"
 # How base64 of a JPEG, PNG, TIFF and WebP begins: some clients send that under an opaque type.
 _BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo", b"SUkq", b"TU0A", b"UklGR")
 # RFC 2046 allows 70 characters; a part's headers take some hundred bytes.
@@ -66,12 +80,18 @@ def media_type(content_type: str | None) -> str:
 
 
 def wants_csv(accept: str | None) -> bool:
-    """Whether CSV is preferred: the first of the two types that Accept names wins."""
+    """Whether CSV is preferred: of the two types, the first that Accept names and allows wins."""
     for part in (accept or "").lower().split(","):
-        bare = part.partition(";")[0].strip()
-        if bare in (MEDIA_CSV, MEDIA_JSON):
+        bare, *parameters = (piece.strip() for piece in part.split(";"))
+        if bare in (MEDIA_CSV, MEDIA_JSON) and not any(map(_is_zero_weight, parameters)):
             return bare == MEDIA_CSV
     return False
+
+
+def _is_zero_weight(parameter: str) -> bool:
+    """Whether a parameter of Accept is `q=0`, which means: not this one (RFC 9110, 12.4.2)."""
+    name, _, value = (piece.strip() for piece in parameter.partition("="))
+    return name == "q" and re.fullmatch(r"0(\.0{0,3})?", value) is not None
 
 
 def parse_attributes(header: str | None) -> Options:
@@ -88,8 +108,12 @@ def parse_attributes(header: str | None) -> Options:
         if name not in ATTRIBUTES or not separator or not value:
             raise RefusedRequestError(
                 400,
-                f"Custom attribute {part.strip()[:60]!r} is not known; known are "
+                f"Custom attribute {part.strip()[:_MOST_ECHOED]!r} is not known; known are "
                 f"{', '.join(f'{known}=<value>' for known in ATTRIBUTES)}.",
+            )
+        if len(value) > _MOST_ECHOED:
+            raise RefusedRequestError(
+                400, f"The value of {name} has {len(value)} characters; {_MOST_ECHOED} may be sent."
             )
         values[name] = value
     return Options(
@@ -104,7 +128,7 @@ def check_content_type(content_type: str) -> None:
         return
     raise RefusedRequestError(
         415,
-        f"Content-Type {content_type[:60]!r} is not accepted; accepted are "
+        f"Content-Type {content_type[:_MOST_ECHOED]!r} is not accepted; accepted are "
         f"{', '.join(ACCEPTED_CONTENT_TYPES)}.",
     )
 
@@ -121,13 +145,22 @@ def extract(
         most: how many images one request may hold.
 
     Returns:
-        One entry for each image: its bytes, or why it cannot be read.
+        One entry for each image: its bytes, or, among several, why it cannot be read.
 
     Raises:
-        RefusedRequestError: 400 where the body is malformed, 413 for too many images, 415 for
-            another type.
+        RefusedRequestError: 400 where the body or its only image is malformed, 413 for too many
+            images, 415 for another type.
     """
     check_content_type(content_type)
+    found = _images(body, content_type, boundary, most)
+    if len(found) == 1 and isinstance(found[0], RefusedRequestError):
+        raise found[0]
+    return found
+
+
+def _images(
+    body: bytes, content_type: str, boundary: str | None, most: int
+) -> list[Photograph | RefusedRequestError]:
     if content_type == MEDIA_JSON:
         return _from_json(body, most)
     if content_type == MEDIA_MULTIPART:
@@ -138,7 +171,7 @@ def extract(
         if start.startswith((b"{", b'"')):
             return _from_json(body, most)
         if start.startswith(_BASE64_STARTS):
-            return [Photograph(data=_from_base64(body.decode("latin-1")), declared_type=None)]
+            return [Photograph(data=_from_base64(body), declared_type=None)]
         return [Photograph(data=body, declared_type=None)]
     return [Photograph(data=body, declared_type=content_type)]
 
@@ -161,21 +194,50 @@ def _check_count(count: int, most: int) -> None:
 
 
 def _from_json(body: bytes, most: int) -> list[Photograph | RefusedRequestError]:
+    _check_size_around(body, most)
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise RefusedRequestError(
-            400, f"The body is not JSON; send the image as {JSON_SHAPES}."
-        ) from None
+        raise _not_json() from None
     values = _find_images(document)
     _check_count(len(values), most)
     found: list[Photograph | RefusedRequestError] = []
     for value in values:
         try:
-            found.append(Photograph(data=_from_base64(_text_of(value)), declared_type=None))
+            # What is not ASCII becomes "?", which is no base64 either.
+            data = _from_base64(_text_of(value).encode("ascii", "replace"))
+            found.append(Photograph(data=data, declared_type=None))
         except RefusedRequestError as refused:
             found.append(refused)
     return found
+
+
+def _not_json() -> RefusedRequestError:
+    return RefusedRequestError(400, f"The body is not JSON; send the image as {JSON_SHAPES}.")
+
+
+def _check_size_around(body: bytes, most: int) -> None:
+    """Raise 400 where the document is more than texts and their names, without parsing it."""
+    most_around = _MOST_JSON_AROUND + _MORE_JSON_AROUND * most
+    most_texts = _MOST_JSON_TEXTS + _MORE_JSON_TEXTS * most
+    if body.count(b"\\") > _MOST_JSON_AROUND + len(body) * _MOST_JSON_ESCAPES:
+        raise RefusedRequestError(400, "The image in the JSON is not base64: it has too many \\.")
+    around = texts = position = 0
+    while around <= most_around and texts <= most_texts:
+        start = body.find(b'"', position)
+        outside = body[position : start if start >= 0 else len(body)]
+        around += len(outside.translate(None, _JSON_SPACE))
+        if start < 0:
+            break
+        text = _JSON_TEXT.match(body, start)
+        if text is None:
+            raise _not_json()
+        texts += 1
+        position = text.end()
+    if around > most_around or texts > most_texts:
+        raise RefusedRequestError(
+            400, f"The JSON must be images as base64 text and little else: {JSON_SHAPES}."
+        )
 
 
 def _find_images(document: Any) -> list[Any]:
@@ -204,12 +266,12 @@ def _text_of(value: Any) -> str:
     return value
 
 
-def _from_base64(text: str) -> bytes:
-    if text.startswith("data:"):
-        text = text.partition(",")[2]
+def _from_base64(text: bytes) -> bytes:
+    if text.startswith(b"data:"):
+        text = text.partition(b",")[2]
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
+        return base64.b64decode(text.translate(None, _BASE64_SPACE), validate=True)
+    except ValueError:
         raise RefusedRequestError(400, "The image is not valid base64.") from None
 
 
@@ -261,7 +323,7 @@ def _from_part(part: bytes) -> Photograph | RefusedRequestError:
             raise RefusedRequestError(415, f"A part may not be {declared}; send the image itself.")
         check_content_type(declared)
         if headers.get("content-transfer-encoding", "").lower() == "base64":
-            data = _from_base64(data.decode("latin-1"))
+            data = _from_base64(data)
     except RefusedRequestError as refused:
         return refused
     return Photograph(data=data, declared_type=declared)

@@ -12,6 +12,7 @@ failure is one sentence on standard error.
 """
 
 import contextlib
+import errno
 import json
 import mmap
 import os
@@ -27,12 +28,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from inference_image.contract import ENV_BIND_TO_PORT, MEDIA_PROBLEM, PROBLEM_TITLES
+from inference_image.contract import (
+    ENV_BIND_HOST,
+    ENV_BIND_TO_PORT,
+    MEDIA_PROBLEM,
+    PROBLEM_TITLES,
+)
 from inference_image.log import JsonLog
 from inference_image.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 EXIT_STOPPED: Final = 0
 EXIT_WORKERS: Final = 1
@@ -49,7 +56,13 @@ _MAX_DEATHS: Final = 5
 _DEATHS_WITHIN_S: Final = 10.0
 _COUNTER_BYTES: Final = 8
 _POLL_S: Final = 0.05
-_TURN_AWAY_S: Final = 2.0
+# One caller who is told to come back may take this long, and send this much.
+_TURN_AWAY_S: Final = 1.0
+_TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
+# From connecting to the end of a request's header.
+_HEADER_WITHIN_S: Final = 30.0
+# Workers that stop serve what has connected already; later callers are told to come back.
+_ACCEPT_WITHIN_S: Final = 2.0
 
 
 def _loading_answer() -> bytes:
@@ -90,11 +103,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         listener = _listen(settings)
     except OSError as error:
         where = f"{settings.bind_host}:{settings.port}"
+        advice = f"set {ENV_BIND_HOST} to an address of this machine"
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            advice = f"set {ENV_BIND_TO_PORT} to a free port"
         reason = error.strerror or str(error)
-        return _fail(
-            EXIT_SETTINGS,
-            f"cannot listen on {where} ({reason}); set {ENV_BIND_TO_PORT} to a free port",
-        )
+        return _fail(EXIT_SETTINGS, f"cannot listen on {where} ({reason}); {advice}")
+    except (ValueError, TypeError):
+        # What Python raises for a name that cannot be encoded, by version.
+        return _fail(EXIT_SETTINGS, f"{ENV_BIND_HOST} is not an address: {settings.bind_host!a}")
     start_id = uuid.uuid4().hex
     log = JsonLog(level=settings.log_level, context={"start_id": start_id})
     log.info(
@@ -194,6 +210,7 @@ def _run_worker(
 
     from inference_image.http_app import ContainerStart, create_app
 
+    log.in_background()
     imports_ms = round((time.perf_counter() - begun) * 1000, 1)
     failures: list[str] = []
 
@@ -220,6 +237,7 @@ def _run_worker(
     _log_server(log)
     config = uvicorn.Config(
         app,
+        http=_protocol_class(),
         lifespan="on",
         ws="none",
         log_config=None,
@@ -233,6 +251,7 @@ def _run_worker(
     )
     server = _server_class()(config)
     server.run(sockets=[listener])
+    log.close()
     if not failures:
         return EXIT_STOPPED
     return _fail(EXIT_MODEL, failures[0]) if board.first_failure() else EXIT_MODEL
@@ -263,6 +282,17 @@ def _server_class() -> "type[uvicorn.Server]":
             for listener in sockets or []:
                 listener.listen(_BACKLOG)
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            """Serve what waits in the kernel's queue: closing the listener would reset it."""
+            import asyncio
+
+            give_up = time.monotonic() + _ACCEPT_WITHIN_S
+            while time.monotonic() < give_up and any(select.select(sockets or [], [], [], 0)):
+                await asyncio.sleep(0)
+            # What has just connected sends its request now.
+            await asyncio.sleep(_POLL_S)
+            await super().shutdown(sockets)
+
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -270,6 +300,52 @@ def _server_class() -> "type[uvicorn.Server]":
             yield
 
     return Server
+
+
+def _protocol_class() -> "type[H11Protocol]":
+    import asyncio
+
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        """Closes a connection on which a request's header does not end in time.
+
+        uvicorn itself bounds only the pause after an answer, so that whoever connects and
+        sends nothing, or a byte a minute, would keep the connection for ever.
+        """
+
+        _overdue: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._expect_header()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._header_is_here()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.conn.their_state is not h11.IDLE:
+                self._header_is_here()
+            elif self._overdue is None:
+                self._expect_header()
+
+        def _expect_header(self) -> None:
+            self._overdue = self.loop.call_later(_HEADER_WITHIN_S, self._give_up)
+
+        def _header_is_here(self) -> None:
+            if self._overdue is not None:
+                self._overdue.cancel()
+                self._overdue = None
+
+        def _give_up(self) -> None:
+            self._overdue = None
+            if self.conn.their_state is h11.IDLE:
+                self.transport.close()
+
+    return Protocol
 
 
 class _Supervisor:
@@ -290,6 +366,7 @@ class _Supervisor:
         self._running: dict[int, int] = {}  # pid -> slot
         self._deaths: list[float] = []
         self._stopping = False
+        self._stopped_s = 0.0
 
     def run(self) -> int:
         """Returns when every worker has ended."""
@@ -322,31 +399,51 @@ class _Supervisor:
             else:
                 self._log.error("worker_died", slot=slot, exit_code=ended)
                 self._start(slot)
+        self._turn_away_the_rest()
         return code
 
     def _wait(self) -> tuple[int, int]:
-        """The next worker to end. Until one is ready, tells callers to come back."""
-        while not (self._board.any_ready() or self._stopping):
+        """The next worker to end. While none accepts, tells callers to come back."""
+        while self._stopping or not self._board.any_ready():
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid:
                 return pid, status
             readable, _, _ = select.select([self._listener], [], [], _POLL_S)
-            if readable and not self._board.any_ready():
+            if readable and self._nobody_accepts():
                 self._turn_away()
         return os.wait()
 
+    def _nobody_accepts(self) -> bool:
+        if self._stopping:
+            return time.monotonic() > self._stopped_s + _ACCEPT_WITHIN_S
+        return not self._board.any_ready()
+
+    def _turn_away_the_rest(self) -> None:
+        give_up = time.monotonic() + _TURN_AWAY_S
+        while time.monotonic() < give_up and select.select([self._listener], [], [], 0)[0]:
+            self._turn_away()
+
     def _turn_away(self) -> None:
+        give_up = time.monotonic() + _TURN_AWAY_S
+        left_bytes = _TURN_AWAY_BYTES
+
+        def read(caller: socket.socket) -> bytes:
+            caller.settimeout(max(0.001, give_up - time.monotonic()))
+            return caller.recv(65_536)
+
         with contextlib.suppress(OSError):
             caller, _ = self._listener.accept()
             with contextlib.closing(caller):
-                caller.settimeout(_TURN_AWAY_S)
-                caller.recv(65_536)
+                read(caller)
                 caller.sendall(_LOADING)
                 caller.shutdown(socket.SHUT_WR)
                 # Read what else was sent: closing before would reset the connection, and the
                 # caller might not see the answer.
-                while caller.recv(65_536):
-                    pass
+                while left_bytes > 0 and time.monotonic() < give_up:
+                    more = read(caller)
+                    left_bytes -= len(more)
+                    if not more:
+                        break
 
     def _start(self, slot: int) -> None:
         blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGALRM}
@@ -364,8 +461,9 @@ class _Supervisor:
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else EXIT_WORKERS
             finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
+                for stream in (sys.stdout, sys.stderr):
+                    with contextlib.suppress(OSError):
+                        stream.flush()
                 os._exit(code)
         self._running[pid] = slot
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -381,6 +479,7 @@ class _Supervisor:
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
+            self._stopped_s = time.monotonic()
             signal.alarm(_KILL_AFTER_S)
         self._send(signal.SIGTERM)
 
@@ -430,7 +529,8 @@ def _resident_mib() -> float | None:
 
 
 def _fail(code: int, sentence: str) -> int:
-    print(f"serve: {sentence.rstrip('.')}.", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        print(f"serve: {sentence.rstrip('.')}.", file=sys.stderr, flush=True)
     return code
 
 

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from inference_image import contract
-from inference_image.sizing import available_cpus, default_threads, default_workers
+from inference_image.sizing import (
+    available_cpus,
+    available_memory_bytes,
+    default_pixels,
+    default_threads,
+    default_workers,
+)
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _TRUE: Final = ("true", "1", "yes")
@@ -76,7 +82,7 @@ VARIABLES: Final = (
     Variable(
         name=contract.ENV_QUEUE_LIMIT,
         default="64",
-        meaning="Requests that may wait in one worker; one more is answered 429.",
+        meaning="Requests that may wait or arrive in one worker; one more is answered 429.",
     ),
     Variable(
         name=contract.ENV_MAX_IMAGE_BYTES,
@@ -85,8 +91,8 @@ VARIABLES: Final = (
     ),
     Variable(
         name=contract.ENV_MAX_IMAGE_PIXELS,
-        default="60000000",
-        meaning="Largest image in pixels (width x height, from the header), at most 89 million.",
+        default="auto",
+        meaning="Largest image in pixels; auto: 60 million, fewer where memory is short.",
     ),
     Variable(
         name=contract.ENV_MAX_IMAGES,
@@ -138,13 +144,18 @@ class Settings:
 
     @classmethod
     def from_environment(
-        cls, environment: Mapping[str, str], *, cpus: float | None = None
+        cls,
+        environment: Mapping[str, str],
+        *,
+        cpus: float | None = None,
+        memory_bytes: float | None = None,
     ) -> "Settings":
         """Read and check every variable.
 
         Args:
             environment: usually `os.environ`.
             cpus: CPUs available to the process; measured when omitted.
+            memory_bytes: memory available to the container; measured when omitted.
 
         Raises:
             SettingsError: naming the variable, its value and what is allowed.
@@ -156,7 +167,14 @@ class Settings:
         workers = read.auto_integer(contract.ENV_WORKERS, 1, 256) or default_workers(
             available, one_request_at_a_time=one_worker
         )
+        if mode == contract.SERVING_MODE_SERVERLESS and workers > 1:
+            raise SettingsError(
+                f"{contract.ENV_WORKERS} must be 1 where {contract.ENV_SERVING_MODE} is "
+                f"{mode}, which sends one request at a time; it is {workers}"
+            )
         threads = read.auto_integer(contract.ENV_THREADS, 1, 256)
+        pixels = read.auto_integer(contract.ENV_MAX_IMAGE_PIXELS, 1, _MOST_PIXELS)
+        memory = available_memory_bytes() if memory_bytes is None else memory_bytes
         return cls(
             model_dir=Path(read.text(contract.ENV_MODEL_DIR)),
             bind_host=read.text(contract.ENV_BIND_HOST),
@@ -167,7 +185,7 @@ class Settings:
             timeout_s=read.number(contract.ENV_TIMEOUT_S, 0.001, 3600),
             queue_limit=read.integer(contract.ENV_QUEUE_LIMIT, 0, 100_000),
             max_image_bytes=read.integer(contract.ENV_MAX_IMAGE_BYTES, 1, 2**31),
-            max_image_pixels=read.integer(contract.ENV_MAX_IMAGE_PIXELS, 1, _MOST_PIXELS),
+            max_image_pixels=pixels or default_pixels(memory, workers),
             max_images=read.integer(contract.ENV_MAX_IMAGES, 1, 1000),
             max_request_pixels=read.integer(contract.ENV_MAX_REQUEST_PIXELS, 1, 10**9),
             operating_point=environment.get(contract.ENV_OPERATING_POINT) or None,

@@ -1,4 +1,4 @@
-"""How many CPUs this container may use, for the number of workers and threads.
+"""How many CPUs and how much memory this container may use, for workers, threads and pictures.
 
     >>> available_cpus()
     2.0
@@ -8,9 +8,16 @@ threads is slower than with two. The quota of the control group decides (v2 `cpu
 `cpu.cfs_quota_us`), the affinity mask where no quota can be seen.
 """
 
+import math
 import os
 from pathlib import Path
+from typing import Final
 
+# Measured on the largest pictures: an upright copy of one with transparency is being made.
+_BYTES_PER_PIXEL: Final = 16
+_BYTES_BESIDE_PICTURE: Final = 300 * 1024 * 1024
+_MOST_DEFAULT_PIXELS: Final = 60_000_000
+_FEWEST_DEFAULT_PIXELS: Final = 12_000_000
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _SELF_CGROUP = Path("/proc/self/cgroup")
 
@@ -38,6 +45,38 @@ def default_workers(cpus: float, *, one_request_at_a_time: bool) -> int:
 def default_threads(cpus: float, workers: int) -> int:
     """Engine threads of one worker, so that all workers together fill the CPUs once."""
     return max(1, round(cpus / workers))
+
+
+def available_memory_bytes(
+    *,
+    cgroup_root: Path = _CGROUP_ROOT,
+    self_cgroup: Path = _SELF_CGROUP,
+    physical_bytes: int | None = None,
+) -> float:
+    """Memory of the tightest limit in force: that of the control group, or of the machine."""
+    if physical_bytes is None:
+        physical_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    paths = _own_paths(self_cgroup)
+    texts = [
+        _read(folder / "memory.max") for folder in _with_ancestors(cgroup_root, paths.get("", "/"))
+    ]
+    texts += [
+        _read(folder / "memory.limit_in_bytes")
+        for folder in _with_ancestors(cgroup_root / "memory", paths.get("memory", "/"))
+    ]
+    limits = [int(text) for text in map(str.strip, texts) if text.isdigit() and int(text) > 0]
+    return float(min([physical_bytes, *limits]))
+
+
+def default_pixels(memory_bytes: float, workers: int) -> int:
+    """Largest picture, in pixels, that each worker can decode at once in this memory.
+
+    60 million where there is enough (about 1.3 GB a worker), and never below the 12 million of
+    an ordinary fundus camera.
+    """
+    spare = memory_bytes / workers - _BYTES_BESIDE_PICTURE
+    fitting = math.floor(spare / _BYTES_PER_PIXEL)
+    return min(_MOST_DEFAULT_PIXELS, max(_FEWEST_DEFAULT_PIXELS, fitting))
 
 
 def _own_paths(self_cgroup: Path) -> dict[str, str]:

@@ -158,8 +158,12 @@ def test_csv_has_one_row_of_nine_columns(service: Any) -> None:
     assert ungradable == ",,,,,,,,false"
 
 
-def test_json_wins_where_accept_prefers_it(service: Any) -> None:
-    reply = grade(service, drawn_jpeg(), Accept="application/json, text/csv;q=0.5")
+@pytest.mark.parametrize(
+    "accept",
+    ["application/json, text/csv;q=0.5", "text/csv;q=0, application/json", "text/csv; q=0.00"],
+)
+def test_json_wins_where_accept_prefers_it(service: Any, accept: str) -> None:
+    reply = grade(service, drawn_jpeg(), Accept=accept)
     assert reply.headers["content-type"] == "application/json"
 
 
@@ -241,7 +245,14 @@ REFUSALS = [
     ("JSON other key", lambda: b'{"picture": ""}', "application/json", 400, "exactly one of"),
     ("JSON bad base64", lambda: b'{"image": "@@"}', "application/json", 400, "not valid base64"),
     ("JSON empty", lambda: b'{"image": ""}', "application/json", 400, "0 bytes"),
-    ("JSON deep", lambda: b"[" * 200_000, "application/json", 400, "not JSON"),
+    ("JSON deep", lambda: b"[" * 200_000, "application/json", 400, "base64 text"),
+    (
+        "JSON of many lists",
+        lambda: b"[" + b"[]," * 9_000 + b"[]]",
+        "application/json",
+        400,
+        "base64",
+    ),
 ]
 
 
@@ -342,8 +353,30 @@ def test_the_answers_name_every_accepted_type(service: Any) -> None:
 
 
 def test_a_request_id_is_returned_and_a_strange_one_is_replaced(service: Any) -> None:
-    given = grade(service, drawn_jpeg(), X_Request_Id="abc-123")
-    assert given.headers["x-request-id"] == "abc-123"
-    strange = grade(service, drawn_jpeg(), X_Request_Id='"quoted" value')
-    assert strange.headers["x-request-id"] != '"quoted" value'
-    assert strange.headers["x-request-id"].isalnum()
+    for known in ("0f8fad5b-d9cb-469f-a165-70867728950e", "a1" * 16, "A1" * 32):
+        given = grade(service, drawn_jpeg(), X_Request_Id=known)
+        assert given.headers["x-request-id"] == known
+    # A short number may be that of a patient, and the id is logged.
+    for strange in ('"quoted" value', "19610304", "Marta-Example", "a1" * 33, "abc-123"):
+        fresh = grade(service, drawn_jpeg(), X_Request_Id=strange).headers["x-request-id"]
+        assert fresh != strange
+        assert len(fresh) == 32
+
+
+def test_a_caller_sees_no_more_than_100_characters_of_its_own_words(service: Any) -> None:
+    name = CUSTOM_ATTRIBUTES_HEADER.replace("-", "_")
+    for long in ("explain=" + "x" * 4000, "operating_point=" + "x" * 4000, "x" * 4000):
+        reply = grade(service, drawn_jpeg(), **{name: long})
+        check_problem(reply, 400)
+        assert len(reply.json()["detail"]) < 400
+    for content_type in ("image/" + "x" * 4000, "x" * 4000):
+        reply = grade(service, drawn_jpeg(), content_type)
+        check_problem(reply, 415)
+        assert len(reply.json()["detail"]) < 400
+
+
+@pytest.mark.parametrize("path", ["/ping/", "/invocations/", "//ping"])
+def test_a_slash_too_many_is_404_and_leads_nowhere_else(service: Any, path: str) -> None:
+    reply = service.request("GET", path, b"", {"Host": "elsewhere.example"})
+    check_problem(reply, 404)
+    assert "location" not in reply.headers

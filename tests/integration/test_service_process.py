@@ -1,6 +1,7 @@
 """A real `serve`: how it starts, stops, fails, and survives the death of a worker."""
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -66,7 +67,7 @@ def test_it_listens_on_the_platforms_port_and_says_how_long_each_phase_took() ->
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_sigterm_lets_the_request_in_flight_finish(workers: str) -> None:
-    environment = {"MODEL_SERVER_WORKERS": workers}
+    environment = {"MODEL_SERVER_WORKERS": workers, "DR_SERVING_MODE": "realtime"}
     with running(Served(TINY_MODEL, environment=environment)) as served:
         body = drawn_jpeg()
         connection = served.connect()
@@ -115,7 +116,8 @@ def test_a_model_that_cannot_be_served_ends_the_process(
         model = package / "model.tflite"
         model.write_bytes(model.read_bytes()[:-100])
     statuses = Counter[int]()
-    with Served(package, environment={"MODEL_SERVER_WORKERS": workers}) as served:
+    environment = {"MODEL_SERVER_WORKERS": workers, "DR_SERVING_MODE": "realtime"}
+    with Served(package, environment=environment) as served:
         while served.process.poll() is None:
             with contextlib.suppress(OSError, AssertionError):
                 statuses[served.request("GET", "/ping").status] += 1
@@ -155,7 +157,14 @@ def test_a_port_in_use_is_one_sentence() -> None:
     ("environment", "arguments", "fragment"),
     [
         ({"MODEL_SERVER_WORKERS": "none"}, (), "MODEL_SERVER_WORKERS must be a whole number"),
-        ({"DR_BIND_HOST": "192.0.2.1"}, (), "cannot listen on 192.0.2.1"),
+        ({"DR_BIND_HOST": "192.0.2.1"}, (), "set DR_BIND_HOST to an address of this machine"),
+        ({"DR_BIND_HOST": "a" * 70}, (), "DR_BIND_HOST"),
+        ({"DR_BIND_HOST": "\udcff.example"}, (), "DR_BIND_HOST is not an address"),
+        (
+            {"DR_SERVING_MODE": "serverless", "MODEL_SERVER_WORKERS": "2"},
+            (),
+            "MODEL_SERVER_WORKERS must be 1",
+        ),
         ({}, ("train",), "the only command is 'serve'; got 'train'"),
     ],
 )
@@ -191,6 +200,72 @@ def test_until_a_worker_is_ready_callers_are_told_to_come_back() -> None:
         assert served.sentences() == []
 
 
+def test_an_operating_point_that_the_package_lacks_is_named_with_its_variable() -> None:
+    with Served(TINY_MODEL, environment={"DR_OPERATING_POINT": "best"}) as served:
+        assert served.end() == serve.EXIT_MODEL
+        (sentence,) = served.sentences()
+    assert "DR_OPERATING_POINT" in sentence
+    assert "high_sensitivity" in sentence
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_who_waits_in_the_kernels_queue_at_sigterm_is_answered(workers: str) -> None:
+    environment = {"MODEL_SERVER_WORKERS": workers, "DR_SERVING_MODE": "realtime"}
+    request = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        wait_until(lambda: count(served, "ready") == int(workers))
+        pids = children(served) or [served.process.pid]
+        address = ("127.0.0.1", served.connect().port)
+        # Stopped workers accept nothing: what connects now waits in the kernel.
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        callers = [socket.create_connection(address, timeout=20) for _ in range(40)]
+        for caller in callers:
+            caller.sendall(request)
+        stop(served)
+        time.sleep(0.2)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        answers = Counter[bytes]()
+        for caller in callers:
+            with caller:
+                answers[caller.recv(1000)[:12]] += 1
+        assert served.end() == 0
+    assert set(answers) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
+    assert answers.total() == 40
+
+
+def test_a_reader_of_the_log_who_goes_away_or_sleeps_stops_nothing() -> None:
+    for gone in (True, False):
+        port = str(free_port())
+        # Started, unlike elsewhere, without anybody who reads on.
+        served = Served(TINY_MODEL, environment={"SAGEMAKER_BIND_TO_PORT": port})
+        process = subprocess.Popen(
+            served._command,
+            env=served._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert process.stdout is not None
+            while b'"ready"' not in process.stdout.readline():
+                pass
+            if gone:
+                process.stdout.close()
+            # Enough lines to fill the pipe, were they waited for.
+            for _ in range(400):
+                connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+                connection.request("POST", "/invocations", b"", JPEG)
+                assert connection.getresponse().status == 400
+                connection.close()
+            process.terminate()
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
 def children(served: Served) -> list[int]:
     text = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text(
         encoding="ascii"
@@ -209,7 +284,7 @@ def alive(pid: int) -> bool:
 
 
 def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
-    environment = {"MODEL_SERVER_WORKERS": "2"}
+    environment = {"MODEL_SERVER_WORKERS": "2", "DR_SERVING_MODE": "realtime"}
     with running(Served(TINY_MODEL, environment=environment)) as served:
         wait_until(lambda: count(served, "ready") == 2)
         before = children(served)
@@ -226,7 +301,7 @@ def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
 
 
 def test_workers_do_not_outlive_a_killed_supervisor() -> None:
-    environment = {"MODEL_SERVER_WORKERS": "2"}
+    environment = {"MODEL_SERVER_WORKERS": "2", "DR_SERVING_MODE": "realtime"}
     with running(Served(TINY_MODEL, environment=environment)) as served:
         workers = children(served)
         served.process.kill()

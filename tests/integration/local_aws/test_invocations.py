@@ -4,6 +4,7 @@ import gzip
 import json
 import threading
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,6 +127,22 @@ class TestRefusals:
         error = deploy().fails(**parameters)
         assert error["Exception"] == "ValidationError"
         assert said in error["Error"]["Message"]
+
+    @pytest.mark.parametrize("value", ["explain=\u00e9", "x" * 1025])
+    def test_a_header_that_the_platform_refuses_is_a_validation_error(
+        self, deploy: Deploy, value: str
+    ):
+        endpoint = deploy()
+        url = f"{endpoint.local.runtime_url}/endpoints/{endpoint.name}/invocations"
+        request = urllib.request.Request(
+            url,
+            data=b"x",
+            headers={"X-Amzn-SageMaker-Custom-Attributes": value},
+        )
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(request, timeout=30)
+        assert refusal.value.code == 400
+        assert "printable ASCII" in refusal.value.read().decode()
 
     def test_serverless_takes_4_mib_and_not_a_byte_more(self, deploy: Deploy):
         endpoint = deploy()

@@ -193,6 +193,7 @@ def test_down_never_ends_a_strangers_process(tmp_path: Path):
             "control_plane": {"port": 1, **reused},
             "runtime": {"port": 2, **reused},
         }
+        (tmp_path / ".dr-local.lock").touch()
         (tmp_path / "state.json").write_text(json.dumps(state))
         container = tmp_path / "containers" / "0001"
         container.mkdir(parents=True)
@@ -207,13 +208,38 @@ def test_down_never_ends_a_strangers_process(tmp_path: Path):
         stranger.wait()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"instance": 1}', '{"control_plane": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"instance": 1}',
+        '{"control_plane": 3}',
+        (
+            '{"instance": "x", "control_plane": {"port": 1, "pid": 1e400, "start_ticks": 1},'
+            ' "runtime": {"port": 1, "pid": 1, "start_ticks": 1}}'
+        ),
+    ],
+)
 def test_a_damaged_state_file_is_as_good_as_none(tmp_path: Path, text: str):
+    (tmp_path / ".dr-local.lock").touch()
     (tmp_path / "state.json").write_text(text)
     (tmp_path / "keep.txt").write_text("not ours")
     assert lifecycle.status(state_dir=tmp_path) is None
     lifecycle.down(state_dir=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["keep.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".dr-local.lock", "keep.txt"]
+
+
+def test_a_folder_that_is_not_ours_is_neither_used_nor_emptied(tmp_path: Path):
+    thesis = tmp_path / "tmp" / "thesis.txt"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    lifecycle.down(state_dir=tmp_path)
+    assert thesis.read_text() == "years of work"
+    with pytest.raises(LocalAwsError, match="choose an empty or a new folder"):
+        lifecycle.up(state_dir=tmp_path)
+    assert thesis.read_text() == "years of work"
 
 
 def test_a_server_that_cannot_start_leaves_nothing(tmp_path: Path, monkeypatch):

@@ -87,7 +87,7 @@ CASES = [
     (["serve", "--model", "whole", "--host", "not an address"], "is not an address"),
     (["serve", "--model", "whole", "--host", "192.0.2.1", "--port", "8080"], "cannot be used"),
     (["local", "env"], "start it with: dr local up"),
-    (["local", "deploy", "dr-serverless-mobilenet-2048"], "start it with: dr local up"),
+    (["local", "deploy", "dr-serverless-mobilenet-2048"], "model_artifacts/mobilenet-demo"),
     (["local", "deploy", "dr-serverless-mobilenet-1500"], "not in the deployment matrix"),
     (["local", "up", "--control-port", "BUSY"], "is already in use"),
     (["bench", "warm"], "name the endpoints to measure"),

@@ -84,6 +84,11 @@ def test_the_head_of_a_package_is_read() -> None:
             },
             "layer 1",
         ),
+        ({"kernel_0": np.zeros(3), "bias_0": np.zeros(3)}, "do not fit"),
+        ({"kernel_0": np.array(1.0), "bias_0": np.array(1.0)}, "do not fit"),
+        ({"kernel_0": np.array([["a"]]), "bias_0": np.zeros(1)}, "numbers only"),
+        ({"kernel_0": np.full((2, 3), np.nan), "bias_0": np.zeros(3)}, "layer 0 .* no number"),
+        ({"kernel_0": np.zeros((2, 3)), "bias_0": np.full(3, 1e300)}, "layer 0 .* no number"),
         ({"kernel_0": np.array([object()]), "bias_0": np.zeros(1)}, "cannot be read"),
     ],
 )

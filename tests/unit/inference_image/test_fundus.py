@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
+from dr_training.drawing import draw_fundus
 from inference_image.contract import QUALITY_REASONS
 from inference_image.fundus import FundusCircle, QualityGate, assess, find_circle, survey
 from inference_image.model_spec import ModelPackageError
@@ -182,7 +184,107 @@ def test_grey_and_channel_swapped_photographs_are_flagged_unless_the_gate_allows
     assert judge(colour).gradable
     assert "not_a_fundus_photograph" in judge(grey).reasons
     assert "not_a_fundus_photograph" in judge(swapped).reasons
-    assert judge(grey, QualityGate(min_redness=-1.0, min_sharpness=0.0)).gradable
+    any_colour = QualityGate(
+        min_redness=-1.0, max_green_to_red=9.0, max_blue_to_red=9.0, min_colour_spread=0.0
+    )
+    assert judge(grey, any_colour).gradable
+
+
+def tinted(kind: str) -> Image.Image:
+    """A round thing in the colours of a fundus, seeded."""
+    side = 600
+    rows, columns = np.mgrid[0:side, 0:side].astype(np.float32) + 0.5 - side / 2
+    generator = np.random.default_rng(7)
+
+    def grain(cells: int) -> np.ndarray:
+        cloud = Image.fromarray(generator.standard_normal((cells, cells), dtype=np.float32))
+        return np.asarray(cloud.resize((side, side), Image.Resampling.BICUBIC))
+
+    texture = {
+        "peel": 18 * grain(100) + 12 * grain(200),
+        "planet": 40 * grain(8) + 20 * grain(43) + 9 * grain(150),
+        "rings": 25 * np.sin(np.hypot(rows, columns) / 5) + 8 * grain(200),
+        "bricks": 60.0 * ((rows % 48 < 5) | (columns % 112 < 5)) + 14 * grain(150),
+        "histology": 35 * grain(100) + 20 * grain(200),
+    }[kind]
+    # Green varies a little more than red, so that colour alone does not give the thing away.
+    colour = np.stack([190 + texture, 95 + 0.8 * texture, 45 + 0.3 * texture], axis=-1)
+    inside = np.hypot(rows, columns)[..., np.newaxis] < 280
+    return Image.fromarray((colour * inside).clip(0, 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize("kind", ["peel", "planet", "rings", "bricks", "histology"])
+def test_a_round_thing_in_a_retinas_colours_is_not_gradable(kind: str) -> None:
+    verdict = judge(np.asarray(tinted(kind)))
+    assert "not_a_fundus_photograph" in verdict.reasons
+    assert verdict.measures["min_vesselness"] < QualityGate().min_vesselness
+
+
+def test_one_paint_is_not_a_retina_even_with_its_vessels() -> None:
+    light = drawn_pixels().max(axis=2).astype(np.float32)[..., np.newaxis] / 255
+    painted = (light * np.array([255.0, 128.0, 60.0])).astype(np.uint8)
+    assert judge(painted).measures["min_colour_spread"] < QualityGate().min_colour_spread
+    assert "not_a_fundus_photograph" in judge(painted).reasons
+
+
+@pytest.mark.parametrize("grade", range(5))
+def test_drawn_photographs_of_every_grade_are_gradable_with_room_to_spare(grade: int) -> None:
+    for seed in range(8_600_000, 8_600_004):
+        verdict = judge(draw_fundus(seed, grade, 480).image)
+        assert verdict.gradable, (seed, verdict)
+        assert verdict.measures["min_vesselness"] > 1.1 * QualityGate().min_vesselness
+
+
+@pytest.mark.parametrize("colour", ["white", "grey", (30, 30, 30), (20, 40, 140)])
+@pytest.mark.parametrize("pads", [(60, 60, 60, 60), (300, 0, 300, 0), (0, 40, 400, 250)])
+def test_a_frame_of_one_colour_around_a_photograph_changes_nothing(
+    colour: Any, pads: tuple[int, int, int, int]
+) -> None:
+    photograph = Image.fromarray(drawn_pixels())
+    alone = find_circle(photograph)
+    framed = ImageOps.expand(photograph, pads, colour)
+    circle = find_circle(framed)
+    assert circle.found
+    assert circle.x_px == pytest.approx(alone.x_px + pads[0], abs=2.0)
+    assert circle.y_px == pytest.approx(alone.y_px + pads[1], abs=2.0)
+    assert circle.radius_px == pytest.approx(alone.radius_px, rel=0.01)
+    assert judge(np.asarray(framed)).gradable
+
+
+def test_cropping_further_never_makes_a_photograph_gradable_again() -> None:
+    source = Image.fromarray(frame(1296, 972, 900))
+    verdicts = []
+    for cut in range(0, 420, 30):
+        left, top = 396 + cut, 72 + cut
+        box = (left, top, 2592 - left, 1944 - top)
+        verdicts.append(judge(np.asarray(source.crop(box))).gradable)
+    assert verdicts[0]
+    assert verdicts == sorted(verdicts, reverse=True)
+
+
+def test_vessels_are_not_asked_of_an_input_too_small_to_show_them() -> None:
+    pixels = drawn_pixels()
+    small = np.asarray(Image.fromarray(pixels).resize((96, 96), Image.Resampling.BOX))
+    verdict = assess(survey(pixels), small, QualityGate())
+    assert "min_vesselness" not in verdict.measures
+
+
+def test_the_real_photograph_is_gradable_turned_framed_and_in_other_light(
+    real_photograph: Path,
+) -> None:
+    with Image.open(real_photograph) as opened:
+        source = opened.convert("RGB")
+    for picture in (
+        source,
+        ImageOps.mirror(source),
+        source.rotate(60),
+        ImageEnhance.Brightness(source).enhance(0.5),
+        ImageEnhance.Brightness(source).enhance(1.5),
+        source.resize((400, 400)),
+        ImageOps.expand(source, 300, "white"),
+    ):
+        verdict = judge(np.asarray(picture))
+        assert verdict.gradable, verdict
 
 
 def test_a_field_mostly_outside_the_frame_is_clipped() -> None:

@@ -1,9 +1,11 @@
 """The service under load and in trouble, with engines that are slow or broken on purpose."""
 
+import asyncio
 import io
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -47,10 +49,12 @@ class Engine:
         delay_s: float = 0.0,
         gate: threading.Event | None = None,
         logits: tuple[float, ...] = (0.0, 0.0, 1.0, 0.0, 0.0),
+        warm: tuple[float, ...] | None = None,
     ) -> None:
         self.delay_s = delay_s
         self.gate = gate
         self.logits = np.array(logits)
+        self.warm = self.logits if warm is None else np.array(warm)
         self.calls = 0
 
     def predict(self, pixels: Any, *, with_features: bool = False) -> Outputs:
@@ -60,7 +64,7 @@ class Engine:
             if self.gate is not None:
                 assert self.gate.wait(30)
             time.sleep(self.delay_s)
-        return Outputs(logits=self.logits, features=None)
+        return Outputs(logits=self.logits if self.calls > 1 else self.warm, features=None)
 
 
 def loader(engine: Engine) -> Callable[[], Predictor]:
@@ -179,13 +183,115 @@ def test_what_takes_too_long_is_504_and_the_next_request_is_served() -> None:
 
 
 def test_nan_is_a_500_that_says_so_and_does_not_end_the_service() -> None:
-    engine = Engine(logits=(0.0, float("nan"), 0.0, 0.0, 0.0))
+    engine = Engine(logits=(0.0, float("nan"), 0.0, 0.0, 0.0), warm=(0.0,) * 5)
     with service(loader(engine)) as (transport, events, _):
         reply = send(transport)
         assert reply.status == 500
         assert "not a number" in reply.json()["detail"]
         assert transport.request("GET", "/ping").status == 200
     assert [event["outcome"] for event in events if event["event"] == "request"] == ["error"]
+
+
+def test_a_network_that_warms_up_to_nan_never_becomes_ready() -> None:
+    engine = Engine(logits=(0.0, float("nan"), 0.0, 0.0, 0.0))
+    with service(loader(engine), wait=False) as (transport, _, failures):
+        wait_until(lambda: failures)
+        assert transport.request("GET", "/ping").status == 503
+    assert "not a number" in failures[0]
+
+
+def post(app: Any, receive: Callable[[], Any], headers: dict[str, str] | None = None) -> Any:
+    """A POST whose body comes from `receive`, as an awaitable status."""
+    named = {"content-type": "image/jpeg", **(headers or {})}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/invocations",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+    }
+    answered: list[Any] = []
+
+    async def send(message: Any) -> None:
+        answered.append(message)
+
+    async def answer() -> int:
+        await app(scope, receive, send)
+        return int(answered[0]["status"])
+
+    return answer()
+
+
+async def never() -> Any:
+    await asyncio.sleep(3600)
+
+
+def test_a_body_that_does_not_come_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_image.http_app._BODY_WITHIN_S", 0.1)
+    with service(loader(Engine())) as (transport, _, _):
+        begun = time.perf_counter()
+        assert transport._run(post(transport._app, never)) == 400
+        assert time.perf_counter() - begun < 5
+        assert send(transport).status == 200
+
+
+def test_requests_whose_bodies_still_arrive_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_image.http_app._BODY_WITHIN_S", 2.0)
+
+    async def many(app: Any, headers: dict[str, str]) -> list[int]:
+        return list(await asyncio.gather(*(post(app, never, headers) for _ in range(12))))
+
+    with service(loader(Engine()), DR_QUEUE_LIMIT="3") as (transport, _, _):
+        assert Counter(transport._run(many(transport._app, {}))) == {400: 4, 429: 8}
+    with service(loader(Engine())) as (transport, _, _):
+        statuses = Counter(transport._run(many(transport._app, {"content-length": "30000000"})))
+        assert statuses == {400: 8, 429: 4}
+        too_large = {"content-length": "99999999999"}
+        assert set(transport._run(many(transport._app, too_large))) == {413}
+        assert send(transport).status == 200
+
+
+def test_a_body_without_a_length_counts_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_image.http_app._MOST_BYTES_HELD", 1)
+
+    async def endless() -> Any:
+        return {"type": "http.request", "body": bytes(60_000), "more_body": True}
+
+    with service(loader(Engine()), DR_MAX_IMAGE_BYTES="100000") as (transport, _, _):
+        assert transport._run(post(transport._app, endless)) == 413
+
+        async def beside_another() -> int:
+            first = asyncio.ensure_future(post(transport._app, never, {"content-length": "190000"}))
+            await asyncio.sleep(0.1)
+            second = await post(transport._app, endless)
+            first.cancel()
+            return int(second)
+
+        assert transport._run(beside_another()) == 429
+        assert send(transport).status == 200
+
+
+def test_a_request_whose_sender_is_gone_is_not_computed() -> None:
+    gate = threading.Event()
+    engine = Engine(gate=gate)
+    with (
+        service(loader(engine)) as (transport, events, _),
+        ThreadPoolExecutor(1) as caller,
+    ):
+        first = caller.submit(send, transport)
+        wait_until(lambda: engine.calls == 2)
+        messages = [{"type": "http.request", "body": drawn_jpeg(), "more_body": False}]
+
+        async def receive() -> Any:
+            return messages.pop() if messages else {"type": "http.disconnect"}
+
+        assert transport._run(post(transport._app, receive)) == 400
+        gate.set()
+        assert first.result().status == 200
+        assert send(transport).status == 200
+    assert engine.calls == 3
+    outcomes = [event["outcome"] for event in events if event["event"] == "request"]
+    assert sorted(outcomes) == ["abandoned", "graded", "graded"]
 
 
 def test_under_batch_transform_a_bad_image_is_a_record() -> None:

@@ -107,6 +107,16 @@ def test_a_number_that_is_none_is_an_error_of_the_engine(value: float) -> None:
         predictor(0.0, 0.0, value, 0.0, 0.0).predict(drawn_jpeg())
 
 
+def test_a_temperature_that_leaves_no_number_is_an_error_and_found_at_warm_up() -> None:
+    spec = dataclasses.replace(load_model_spec(TINY_MODEL), temperature=1e-320)
+    runtime = FixedRuntime(0.0, 1.0, 2.0, 3.0, -4.0)
+    extreme = Predictor(spec=spec, runtime=runtime, head=None, limits=Limits())
+    with pytest.raises(EngineError, match="not a number"):
+        extreme.predict(drawn_jpeg())
+    with pytest.raises(ModelPackageError, match="not a number"):
+        extreme.warm_up()
+
+
 def test_an_ungradable_photograph_does_not_reach_the_engine() -> None:
     engine = FixedRuntime(0, 0, 0, 0, 0)
     model = Predictor(spec=load_model_spec(TINY_MODEL), runtime=engine, head=None, limits=Limits())

@@ -7,7 +7,12 @@ import pytest
 
 from inference_image import contract
 from inference_image.settings import VARIABLES, Settings, SettingsError
-from inference_image.sizing import available_cpus, default_threads, default_workers
+from inference_image.sizing import (
+    available_cpus,
+    available_memory_bytes,
+    default_threads,
+    default_workers,
+)
 
 
 def test_an_empty_environment_gives_the_documented_defaults() -> None:
@@ -16,6 +21,7 @@ def test_an_empty_environment_gives_the_documented_defaults() -> None:
     assert (settings.bind_host, settings.port) == ("0.0.0.0", 8080)  # noqa: S104
     assert (settings.workers, settings.threads) == (4, 1)
     assert settings.timeout_s < 60
+    assert 12_000_000 <= settings.max_image_pixels <= 60_000_000
     assert settings.operating_point is None
     assert settings.batch is False
 
@@ -67,6 +73,53 @@ def test_a_value_that_cannot_be_is_refused_by_name(name: str, value: str, fragme
         Settings.from_environment({name: value}, cpus=1)
     assert name in str(refusal.value)
     assert fragment in str(refusal.value)
+
+
+def test_serverless_has_one_worker() -> None:
+    environment = {"DR_SERVING_MODE": "serverless", "MODEL_SERVER_WORKERS": "2"}
+    with pytest.raises(SettingsError, match="MODEL_SERVER_WORKERS must be 1"):
+        Settings.from_environment(environment, cpus=4)
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "workers", "pixels"),
+    [
+        (512, "1", 13_893_632),
+        (128, "1", 12_000_000),
+        (1024, "1", 47_448_064),
+        (2048, "1", 60_000_000),
+        (2048, "2", 47_448_064),
+    ],
+)
+def test_the_largest_picture_follows_the_memory(memory_mib: int, workers: str, pixels: int) -> None:
+    memory = memory_mib * 2**20
+    environment = {"MODEL_SERVER_WORKERS": workers}
+    settings = Settings.from_environment(environment, cpus=2, memory_bytes=memory)
+    assert settings.max_image_pixels == pixels
+    chosen = {**environment, "DR_MAX_IMAGE_PIXELS": "80000000"}
+    settings = Settings.from_environment(chosen, cpus=2, memory_bytes=memory)
+    assert settings.max_image_pixels == 80_000_000
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "expected"),
+    [
+        ({"memory.max": "1073741824\n"}, "0::/\n", 1073741824),
+        ({"memory.max": "max\n"}, "0::/\n", 2**34),
+        ({"a/memory.max": "4096\n", "a/b/memory.max": "max\n"}, "0::/a/b\n", 4096),
+        ({"memory/x/memory.limit_in_bytes": "8192\n"}, "5:memory:/x\n", 8192),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, "5:memory:/\n", 2**34),
+        ({}, "", 2**34),
+    ],
+)
+def test_the_tightest_memory_limit_counts(
+    tmp_path: Path, files: dict[str, str], own: str, expected: int
+) -> None:
+    root = write(tmp_path / "cgroup", files)
+    self_cgroup = tmp_path / "self"
+    self_cgroup.write_text(own, encoding="ascii")
+    found = available_memory_bytes(cgroup_root=root, self_cgroup=self_cgroup, physical_bytes=2**34)
+    assert found == expected
 
 
 def test_every_environment_name_of_the_contract_is_a_variable_and_documented(

@@ -1,0 +1,61 @@
+"""Lines of the log, and what happens to them when nobody reads."""
+
+import io
+import json
+import os
+import sys
+import time
+
+import pytest
+
+from inference_image.log import JsonLog
+
+
+class Unwritable(io.StringIO):
+    """A stream that fails until it is mended."""
+
+    broken = True
+
+    def write(self, text: str) -> int:
+        if self.broken:
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def test_what_cannot_be_written_is_counted_and_told_with_the_next_line() -> None:
+    stream = Unwritable()
+    log = JsonLog(level="info", stream=stream, context={"start_id": "a"})
+    for _ in range(3):
+        log.info("lost")
+    stream.broken = False
+    log.info("seen")
+    log.info("after")
+    seen, after = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (seen["event"], seen["dropped"], seen["start_id"]) == ("seen", 3, "a")
+    assert "dropped" not in after
+
+
+def test_a_full_pipe_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        log = JsonLog(level="info")
+        log.in_background()
+        begun = time.perf_counter()
+        for number in range(3000):
+            log.info("line", number=number, filling="x" * 200)
+        assert time.perf_counter() - begun < 5.0
+        log.close(within_s=0.1)
+        # What waited comes out as soon as somebody reads.
+        first = json.loads(reader.readline())
+        assert first["number"] == 0
+
+
+def test_closing_writes_what_waits() -> None:
+    stream = io.StringIO()
+    log = JsonLog(level="info", stream=stream)
+    log.in_background()
+    for _ in range(100):
+        log.info("line")
+    log.close(within_s=10)
+    assert len(stream.getvalue().splitlines()) == 100

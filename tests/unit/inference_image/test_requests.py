@@ -1,0 +1,74 @@
+"""What a caller may send as JSON, and how little a strange document costs."""
+
+import base64
+import json
+import time
+
+import pytest
+
+from inference_image.requests import Photograph, RefusedRequestError, extract, wants_csv
+
+IMAGE = bytes(range(256)) * 40
+
+
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b" \t"])
+def test_base64_in_lines_and_with_escaped_slashes_is_read(line: bytes) -> None:
+    text = base64.encodebytes(IMAGE).replace(b"\n", line).decode()
+    document = json.dumps({"image": text, "camera": 'a " b'}).replace("/", r"\/")
+    assert extract(document.encode(), "application/json") == [
+        Photograph(data=IMAGE, declared_type=None)
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 16])
+def test_as_many_images_as_allowed_are_read_and_one_more_is_not(count: int) -> None:
+    text = base64.b64encode(IMAGE).decode()
+    rows = [{"b64": text} for _ in range(count)]
+    document = json.dumps({"instances": rows, "signature_name": "serving_default"}, indent=4)
+    found = extract(document.encode(), "application/json", most=count)
+    assert found == [Photograph(data=IMAGE, declared_type=None)] * count
+    with pytest.raises(RefusedRequestError) as refusal:
+        extract(document.encode(), "application/json", most=count - 1)
+    assert refusal.value.status == 413
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"[" + b"[]," * 3_000_000 + b"[]]",
+        b"[" + b'"",' * 3_000_000 + b'""]',
+        b"{" + b'"a":1,' * 1_500_000 + b'"b":1}',
+        b'{"image":"' + b"\\u0041" * 1_500_000 + b'"}',
+        b'{"image":"' + b'\\"' * 4_000_000 + b'"}',
+        b"9" * 9_000_000,
+        b'"' + b"a" * 9_000_000,
+    ],
+)
+def test_what_is_not_one_long_text_is_refused_before_it_is_parsed(document: bytes) -> None:
+    begun = time.perf_counter()
+    with pytest.raises(RefusedRequestError) as refusal:
+        extract(document, "application/json")
+    assert refusal.value.status == 400
+    assert time.perf_counter() - begun < 1.0
+
+
+@pytest.mark.parametrize("text", ["\u00e9\u00e9\u00e9\u00e9", "ab!d", "abc"])
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    with pytest.raises(RefusedRequestError, match="base64"):
+        extract(json.dumps({"image": text}).encode(), "application/json")
+
+
+@pytest.mark.parametrize(
+    ("accept", "csv"),
+    [
+        (None, False),
+        ("*/*", False),
+        ("text/csv", True),
+        ("TEXT/CSV; q=0.1", True),
+        ("text/csv;q=0, application/json", False),
+        ("application/json;q=0.000, text/csv", True),
+        ("text/csv;header=absent", True),
+    ],
+)
+def test_accept_names_the_form_of_the_answer(accept: str | None, csv: bool) -> None:
+    assert wants_csv(accept) is csv
