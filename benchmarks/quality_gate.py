@@ -321,8 +321,8 @@ def masked_pictures(folder: Path, seed: int, *, cuts: int) -> Iterator[Sample]:
         try:
             with Image.open(path) as opened:
                 source = opened.convert("RGB")
-        except (OSError, SyntaxError, ValueError):  # damaged on purpose, for other tests
-            continue
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+            continue  # damaged on purpose, for other tests
         if min(source.size) < 100 or max(source.size) > 4000:
             continue
         for index in range(cuts):

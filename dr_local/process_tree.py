@@ -93,7 +93,10 @@ def send(pids: list[int], signal_number: int) -> None:
 def kill_descendants(pid: int, *, timeout_s: float = 5.0) -> None:
     """SIGKILL everything below `pid` until nothing is left; returns after `timeout_s` anyway."""
     deadline = time.monotonic() + timeout_s
-    while living := [child for child in descendants(pid) if _is_running(child)]:
+    # A grandchild whose parent died first is nobody's descendant any more, but still dying.
+    seen: set[int] = set()
+    while living := [child for child in seen.union(descendants(pid)) if _is_running(child)]:
+        seen.update(living)
         send(living, signal.SIGKILL)
         if time.monotonic() > deadline:
             return

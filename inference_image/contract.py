@@ -47,6 +47,9 @@ ENV_MAX_REQUEST_PIXELS: Final = "DR_MAX_REQUEST_PIXELS"
 ENV_OPERATING_POINT: Final = "DR_OPERATING_POINT"
 ENV_LOG_LEVEL: Final = "DR_LOG_LEVEL"
 ENV_SERVING_MODE: Final = "DR_SERVING_MODE"
+# Lambda only: on SageMaker the platform unpacks the model, and no gateway changes the path.
+ENV_MODEL_URL: Final = "DR_MODEL_URL"
+ENV_BASE_PATH: Final = "DR_BASE_PATH"
 
 SERVING_MODE_SERVERLESS: Final = "serverless"
 SERVING_MODE_REALTIME: Final = "realtime"

@@ -88,7 +88,7 @@ _LOADING: Final = _loading_answer()
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service until it is told to stop; returns the exit code."""
-    started_s = _process_start_s()
+    started_s = process_start_s()
     # PID 1 ignores signals that it does not handle, and the imports below take a while.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop_early)
@@ -220,7 +220,7 @@ def _run_worker(
 
     def on_ready(phases: dict[str, float]) -> None:
         board.set_ready(slot, True)
-        log.info("ready", imports_ms=imports_ms, **phases, resident_mib=_resident_mib())
+        log.info("ready", imports_ms=imports_ms, **phases, resident_mib=resident_mib())
 
     app = create_app(
         settings,
@@ -508,7 +508,7 @@ def _stop_early(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(EXIT_STOPPED)
 
 
-def _process_start_s() -> float:
+def process_start_s() -> float:
     """When this process began, on the boot clock (10 ms steps): before Python's own start-up."""
     try:
         stat = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
@@ -519,7 +519,7 @@ def _process_start_s() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _resident_mib() -> float | None:
+def resident_mib() -> float | None:
     """Resident memory of this process in MiB, or None where the kernel does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])

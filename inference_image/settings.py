@@ -119,6 +119,16 @@ VARIABLES: Final = (
         default="info",
         meaning="`debug`, `info`, `warning` or `error`; lines are JSON on standard output.",
     ),
+    Variable(
+        name=contract.ENV_MODEL_URL,
+        default="none",
+        meaning="Lambda: `s3://BUCKET/models/ID/SHA256.tar.gz`, read when the image has no model.",
+    ),
+    Variable(
+        name=contract.ENV_BASE_PATH,
+        default="none",
+        meaning="Lambda: path in front of `/invocations` that the gateway adds, such as `/dr`.",
+    ),
 )
 
 
@@ -141,6 +151,8 @@ class Settings:
     operating_point: str | None
     batch: bool
     log_level: str
+    model_url: str | None = None
+    base_path: str = ""
 
     @classmethod
     def from_environment(
@@ -191,6 +203,8 @@ class Settings:
             operating_point=environment.get(contract.ENV_OPERATING_POINT) or None,
             batch=read.boolean(contract.ENV_BATCH),
             log_level=read.choice(contract.ENV_LOG_LEVEL, LOG_LEVELS),
+            model_url=environment.get(contract.ENV_MODEL_URL, "").strip() or None,
+            base_path=read.path_prefix(contract.ENV_BASE_PATH),
         )
 
 
@@ -208,6 +222,13 @@ class _Reader:
         value = self.text(name).lower()
         if value not in allowed:
             raise SettingsError(f"{name} must be one of {', '.join(allowed)}; it is {value!r}")
+        return value
+
+    def path_prefix(self, name: str) -> str:
+        """A path of a URL without the last slash; "" where there is none."""
+        value = self._environment.get(name, "").strip().rstrip("/")
+        if value and not value.startswith("/"):
+            raise SettingsError(f"{name} must begin with '/'; it is {value!r}")
         return value
 
     def boolean(self, name: str) -> bool:

@@ -30,6 +30,7 @@ class Lock:
     path: str
     extras: tuple[str, ...] = ()
     source: str = "pyproject.toml"
+    with_dependencies: bool = True
 
 
 LOCKS = (
@@ -37,6 +38,11 @@ LOCKS = (
     Lock("requirements/dev.txt", ("serving", "experiments", "local", "dev")),
     Lock("requirements/training.txt", ("serving", "training", "test")),
     Lock("requirements/uv.txt", source="requirements/uv.in"),
+    Lock(
+        "requirements/lambda-emulator.txt",
+        source="requirements/lambda-emulator.in",
+        with_dependencies=False,
+    ),
     Lock(
         "inference_image/requirements-litert.txt",
         source="inference_image/requirements-litert.in",
@@ -87,6 +93,8 @@ def write(lock: Lock) -> None:
     command += ["--universal", "--python-version", _PYTHON, "--generate-hashes"]
     command += ["--custom-compile-command", "make lock"]
     command += ["--upgrade", "--output-file", lock.path]
+    if not lock.with_dependencies:
+        command += ["--no-deps"]
     for extra in lock.extras:
         command += ["--extra", extra]
     subprocess.run(command, cwd=ROOT, check=True)

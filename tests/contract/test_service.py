@@ -1,4 +1,4 @@
-"""The container contract, over the application itself and over a real `serve` process."""
+"""The container contract, over the application, a real `serve` process and Lambda events."""
 
 import json
 import math
@@ -19,6 +19,7 @@ from inference_image.contract import (
 )
 from inference_image.http_app import create_app
 from inference_image.settings import Settings
+from tests.lambda_harness import InLambda
 from tests.service_harness import (
     TINY_MODEL,
     InProcess,
@@ -34,12 +35,14 @@ from tests.service_harness import (
 SMALL_LIMITS = {"DR_MAX_IMAGE_BYTES": "2000000", "DR_MAX_IMAGE_PIXELS": "16000000"}
 
 
-@pytest.fixture(scope="module", params=["application", "process"])
+@pytest.fixture(scope="module", params=["application", "process", "lambda"])
 def service(request: pytest.FixtureRequest) -> Iterator[Any]:
     environment = {"DR_MODEL_DIR": str(TINY_MODEL), **SMALL_LIMITS}
     transport: Any
     if request.param == "application":
         transport = InProcess(create_app(Settings.from_environment(environment)))
+    elif request.param == "lambda":
+        transport = InLambda(environment=SMALL_LIMITS)
     else:
         transport = Served(TINY_MODEL, environment=SMALL_LIMITS)
     with running(transport) as ready:
