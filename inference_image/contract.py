@@ -22,6 +22,8 @@ TASKS: Final = (TASK_GRADE5, TASK_REFERABLE)
 # --- SageMaker container contract ------------------------------------------------------
 PING_PATH: Final = "/ping"
 INVOCATIONS_PATH: Final = "/invocations"
+# Batch Transform asks once, before it sends the first image.
+EXECUTION_PARAMETERS_PATH: Final = "/execution-parameters"
 DEFAULT_PORT: Final = 8080
 DEFAULT_MODEL_DIR: Final = "/opt/ml/model"
 CUSTOM_ATTRIBUTES_HEADER: Final = "X-Amzn-SageMaker-Custom-Attributes"
@@ -40,6 +42,8 @@ ENV_THREADS: Final = "DR_THREADS"
 ENV_QUEUE_LIMIT: Final = "DR_QUEUE_LIMIT"
 ENV_MAX_IMAGE_BYTES: Final = "DR_MAX_IMAGE_BYTES"
 ENV_MAX_IMAGE_PIXELS: Final = "DR_MAX_IMAGE_PIXELS"
+ENV_MAX_IMAGES: Final = "DR_MAX_IMAGES"
+ENV_MAX_REQUEST_PIXELS: Final = "DR_MAX_REQUEST_PIXELS"
 ENV_OPERATING_POINT: Final = "DR_OPERATING_POINT"
 ENV_LOG_LEVEL: Final = "DR_LOG_LEVEL"
 ENV_SERVING_MODE: Final = "DR_SERVING_MODE"
@@ -55,13 +59,30 @@ SERVING_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME, SERVING_
 # --- Media types ---------------------------------------------------------------------
 MEDIA_JPEG: Final = "image/jpeg"
 MEDIA_PNG: Final = "image/png"
+MEDIA_TIFF: Final = "image/tiff"
+MEDIA_WEBP: Final = "image/webp"
+MEDIA_BMP: Final = "image/bmp"
+MEDIA_DICOM: Final = "application/dicom"
+MEDIA_MULTIPART: Final = "multipart/form-data"
 MEDIA_JSON: Final = "application/json"
 MEDIA_CSV: Final = "text/csv"
 MEDIA_PROBLEM: Final = "application/problem+json"
 # Types that promise nothing about the bytes: they are sniffed.
 MEDIA_OPAQUE: Final = ("application/x-image", "application/octet-stream")
-ACCEPTED_IMAGE_TYPES: Final = (MEDIA_JPEG, MEDIA_PNG)
-ACCEPTED_CONTENT_TYPES: Final = (*ACCEPTED_IMAGE_TYPES, *MEDIA_OPAQUE, MEDIA_JSON)
+ACCEPTED_IMAGE_TYPES: Final = (
+    MEDIA_JPEG,
+    MEDIA_PNG,
+    MEDIA_TIFF,
+    MEDIA_WEBP,
+    MEDIA_BMP,
+    MEDIA_DICOM,
+)
+ACCEPTED_CONTENT_TYPES: Final = (
+    *ACCEPTED_IMAGE_TYPES,
+    *MEDIA_OPAQUE,
+    MEDIA_JSON,
+    MEDIA_MULTIPART,
+)
 
 # --- Problems (RFC 9457): status -> title -----------------------------------------
 PROBLEM_TITLES: Final = {
@@ -140,8 +161,19 @@ class Explanation(TypedDict):
     image: str
 
 
+class Acquisition(TypedDict):
+    """What a DICOM file says about how the photograph was taken; nothing about the patient.
+
+    `pixel_spacing_mm` is the distance of rows and of columns in the stored image; `laterality`
+    is R, L or B (both eyes). Each is null where the file does not say it.
+    """
+
+    pixel_spacing_mm: list[float] | None
+    laterality: str | None
+
+
 class Prediction(TypedDict):
-    """One answer of `POST /invocations`.
+    """One answer of `POST /invocations`; several images give a list of answers and problems.
 
     `predictions` are probabilities in the order of the model's labels and sum to 1.
     They, `grade`, `label`, `referable.probability` and `referable.positive` are null when
@@ -159,7 +191,16 @@ class Prediction(TypedDict):
     container: Container
     requestLatency: float
     predictionLatency: float
+    acquisition: NotRequired[Acquisition]
     explanation: NotRequired[Explanation]
+
+
+class ExecutionParameters(TypedDict):
+    """Answer of `GET /execution-parameters`: how Batch Transform should send its images."""
+
+    MaxConcurrentTransforms: int
+    BatchStrategy: str
+    MaxPayloadInMB: int
 
 
 class Problem(TypedDict):

@@ -8,30 +8,87 @@ The type is sniffed from the bytes. Bytes and pixels are bounded from the header
 anything is decoded. A camera's JPEG is decoded at a reduced DCT scale where the caller says
 how small it may become: full decoding of 3216 x 2136 pixels costs many times the network.
 EXIF orientation is applied, alpha is composited on black (the colour around a fundus disc),
-16-bit samples are scaled and never clipped.
+16-bit samples are scaled and never clipped, and an RGB profile other than sRGB is converted.
+Of a file with several pages or frames the first is taken. `docs/formats.md` lists it all.
+
+Decoders beyond JPEG and PNG are imported when the first such file arrives.
 """
 
 import io
-import re
-import struct
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from PIL import Image
 
-from inference_image.contract import ACCEPTED_IMAGE_TYPES, MEDIA_JPEG, MEDIA_OPAQUE, MEDIA_PNG
+from inference_image.contract import (
+    ACCEPTED_IMAGE_TYPES,
+    MEDIA_BMP,
+    MEDIA_DICOM,
+    MEDIA_JPEG,
+    MEDIA_OPAQUE,
+    MEDIA_PNG,
+    MEDIA_TIFF,
+    MEDIA_WEBP,
+    Acquisition,
+)
+from inference_image.headers import (
+    MEDIA_JPEG2000,
+    Header,
+    PhotographError,
+    first_page,
+    read_header,
+    sniff,
+)
+
+if TYPE_CHECKING:
+    from inference_image.dicom import DicomPhotograph
+
+__all__ = ["MAX_SIDE_PX", "Decoded", "Limits", "PhotographError", "decode", "measure", "sniff"]
 
 DEFAULT_MAX_IMAGE_BYTES: Final = 25 * 1024 * 1024
 # Fundus cameras reach 24 megapixels, phones 50; Pillow itself warns above 89.
 DEFAULT_MAX_IMAGE_PIXELS: Final = 60_000_000
 # A picture of one row or column is no photograph, and costs a resampling out of proportion.
 MAX_SIDE_PX: Final = 20_000
-_PILLOW_FORMATS: Final = {MEDIA_JPEG: "JPEG", MEDIA_PNG: "PNG"}
+# Decoded bytes for one encoded byte, beyond which a large file is a bomb. A photograph has at
+# most some tens; a blank one is refused from 16 megapixels on.
+_MOST_EXPANSION: Final = 250
+_EXPANSION_FROM_BYTES: Final = 48_000_000
+# Rows that are converted at a time, so that a large picture has no large intermediate.
+_BAND_ROWS: Final = 64
+_PILLOW_FORMATS: Final[Mapping[str, str]] = {
+    MEDIA_JPEG: "JPEG",
+    MEDIA_PNG: "PNG",
+    MEDIA_TIFF: "TIFF",
+    MEDIA_WEBP: "WEBP",
+    MEDIA_BMP: "BMP",
+    MEDIA_JPEG2000: "JPEG2000",
+}
+# Pillow imports all of its decoders for the first file that is not of the common types.
+_PLUGINS: Final[Mapping[str, str]] = {
+    MEDIA_TIFF: "PIL.TiffImagePlugin",
+    MEDIA_WEBP: "PIL.WebPImagePlugin",
+    MEDIA_JPEG2000: "PIL.Jpeg2KImagePlugin",
+}
 # "image/jpg" and "image/pjpeg" are common slips for the registered name.
-_ALIASES: Final = {"image/jpg": MEDIA_JPEG, "image/pjpeg": MEDIA_JPEG, "image/x-png": MEDIA_PNG}
+_ALIASES: Final = {
+    "image/jpg": MEDIA_JPEG,
+    "image/pjpeg": MEDIA_JPEG,
+    "image/x-png": MEDIA_PNG,
+    "image/tif": MEDIA_TIFF,
+    "image/x-tiff": MEDIA_TIFF,
+    "image/x-bmp": MEDIA_BMP,
+    "image/x-ms-bmp": MEDIA_BMP,
+}
 _EXIF_ORIENTATION: Final = 0x0112
+_TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
+_WHITE_IS_ZERO: Final = 0
+# Larger profiles describe printers, and take long to read.
+_MOST_PROFILE_BYTES: Final = 1_000_000
 _TRANSPOSE: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -41,60 +98,6 @@ _TRANSPOSE: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# Types that are recognised so that the refusal can name them.
-_SIGNATURES: Final = (
-    (0, b"\xff\xd8\xff", MEDIA_JPEG),
-    (0, b"\x89PNG\r\n\x1a\n", MEDIA_PNG),
-    # Before TIFF: a DICOM preamble may itself look like one.
-    (128, b"DICM", "application/dicom"),
-    (0, b"GIF8", "image/gif"),
-    (0, b"II*\0", "image/tiff"),
-    (0, b"MM\0*", "image/tiff"),
-    (0, b"II+\0", "image/tiff"),
-    (0, b"MM\0+", "image/tiff"),
-    (8, b"WEBP", "image/webp"),
-    (0, b"BM", "image/bmp"),
-    (0, b"\0\0\0\x0cjP  \r\n\x87\n", "image/jp2"),
-    (0, b"\xff\x4f\xff\x51", "image/jp2"),
-    (4, b"ftyphei", "image/heic"),
-    (4, b"ftypmif1", "image/heic"),
-    (4, b"ftypavif", "image/avif"),
-    (0, b"%PDF-", "application/pdf"),
-    (0, b"PK\x03\x04", "application/zip"),
-    (0, b"\x1f\x8b", "application/gzip"),
-    (0, b"\xd0\xcf\x11\xe0", "application/x-ole-storage"),
-    (0, b"P6", "image/x-portable-pixmap"),
-    (0, b"P5", "image/x-portable-graymap"),
-    (0, b"<svg", "image/svg+xml"),
-    (0, b"<?xml", "application/xml"),
-)
-_SOF_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_SOS: Final = 0xDA
-_EOI: Final = 0xD9
-# Markers that no length follows: stuffing, TEM, RST0-7, SOI.
-_BARE_MARKERS: Final = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
-# In compressed data FF is followed by 00, by a restart marker or by another FF.
-_NEXT_MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-_MAX_FILL_BYTES: Final = 16
-_MAX_SEGMENTS: Final = 1000
-# Each scan of a JPEG goes over the whole picture again, also an empty one of ten bytes. Cameras
-# write one, progressive files ten; the product keeps a large picture below seconds.
-_MAX_SCANS: Final = 100
-_MAX_SCANNED_PIXELS: Final = 1_200_000_000
-# Encoders write pieces of 8 KiB or more; each chunk costs the reader the same, however small.
-_MAX_SMALL_CHUNKS: Final = 1000
-_PNG_CHUNK_BYTES: Final = 1024
-# Rows that are converted at a time, so that a large picture has no large intermediate.
-_BAND_ROWS: Final = 64
-
-
-class PhotographError(ValueError):
-    """A picture that cannot be used: HTTP status and one sentence for the sender."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,21 +110,29 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """An upright RGB picture; `scale` is its size relative to the file's (1 = full size)."""
+    """An upright RGB picture; `scale` is its size relative to the file's (1 = full size).
+
+    `acquisition` is what a DICOM file says about the photograph; None for other types.
+    """
 
     image: Image.Image
     media_type: str
     source_width_px: int
     source_height_px: int
     scale: float
+    acquisition: Acquisition | None = None
 
 
-def sniff(data: bytes) -> str | None:
-    """Media type by the first bytes, or None where nothing is recognised."""
-    for offset, signature, media_type in _SIGNATURES:
-        if data.startswith(signature, offset):
-            return media_type
-    return None
+def measure(
+    data: bytes, *, declared_type: str | None = None, limits: Limits | None = None
+) -> tuple[int, int] | None:
+    """Width and height by the header, without decoding; None where it is not complete.
+
+    Raises:
+        PhotographError: as `decode` does for what the header alone shows.
+    """
+    header = _admit(data, declared_type, limits or Limits())[1]
+    return None if header is None else (header.width_px, header.height_px)
 
 
 def decode(
@@ -131,7 +142,7 @@ def decode(
     limits: Limits | None = None,
     min_side_px: int | None = None,
 ) -> Decoded:
-    """Decode one JPEG or PNG.
+    """Decode one file of an accepted type.
 
     Args:
         data: the whole file.
@@ -146,6 +157,30 @@ def decode(
             422 not decodable.
     """
     bounds = limits or Limits()
+    media_type, _, dicom = _admit(data, declared_type, bounds)
+    try:
+        # Pillow's warnings quote what it found in the metadata, which may be about a person,
+        # and are of no use to whoever reads the log.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if dicom is not None:
+                return _decode_dicom(dicom, bounds, min_side_px)
+            return _decode(data, media_type, bounds, min_side_px)
+    except PhotographError:
+        raise
+    except Exception as error:
+        # Decoders raise whatever the damaged bytes lead them to (OSError, SyntaxError,
+        # ValueError, struct.error, ...), and none of it is a fault of the service.
+        name = "DICOM" if dicom is not None else _PILLOW_FORMATS[media_type]
+        raise PhotographError(
+            422, f"The {name} cannot be decoded: it is truncated or damaged."
+        ) from error
+
+
+def _admit(
+    data: bytes, declared_type: str | None, bounds: Limits
+) -> "tuple[str, Header | None, DicomPhotograph | None]":
+    """Type and header of a file that is within the limits; nothing is decoded."""
     if not data:
         raise PhotographError(400, "The image is empty: the request carried 0 bytes.")
     if len(data) > bounds.max_bytes:
@@ -153,27 +188,32 @@ def decode(
             413, f"The image has {len(data)} bytes; at most {bounds.max_bytes} are accepted."
         )
     media_type = _check_type(data, declared_type)
-    if media_type == MEDIA_PNG:
-        _check_png(data, bounds)
+    dicom = None
+    if media_type == MEDIA_DICOM:
+        from inference_image.dicom import read_dicom
+
+        dicom = read_dicom(data)
+        header: Header | None = dicom.header
+        encoded, encoding = dicom.frame, dicom.media_type
     else:
-        _check_jpeg(data, bounds)
-    try:
-        # Pillow's warnings quote what it found in the metadata, which may be about a person,
-        # and are of no use to whoever reads the log.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _decode(data, media_type, bounds, min_side_px)
-    except PhotographError:
-        raise
-    except Exception as error:
-        # Decoders raise whatever the damaged bytes lead them to (OSError, SyntaxError,
-        # ValueError, struct.error, ...), and none of it is a fault of the service.
-        raise _damaged(media_type) from error
+        header, encoded, encoding = read_header(data, media_type), data, media_type
+    if header is not None:
+        _check_pixels((header.width_px, header.height_px), bounds)
+        if encoding is not None:
+            _check_expansion(header, encoded, encoding)
+    return media_type, header, dicom
 
 
-def _damaged(media_type: str) -> PhotographError:
-    name = _PILLOW_FORMATS[media_type]
-    return PhotographError(422, f"The {name} cannot be decoded: it is truncated or damaged.")
+def _check_expansion(header: Header, encoded: bytes, media_type: str) -> None:
+    # A JPEG is decoded as small as the model allows, and cannot expand much further.
+    if media_type == MEDIA_JPEG or header.decoded_bytes < _EXPANSION_FROM_BYTES:
+        return
+    if header.decoded_bytes > _MOST_EXPANSION * len(encoded):
+        raise PhotographError(
+            413,
+            f"The image's {len(encoded)} bytes expand to {header.decoded_bytes}, more than "
+            f"{_MOST_EXPANSION} times; no photograph does.",
+        )
 
 
 def _check_type(data: bytes, declared_type: str | None) -> str:
@@ -210,82 +250,24 @@ def _check_pixels(size: tuple[int, int], bounds: Limits) -> None:
         )
 
 
-def _check_png(data: bytes, bounds: Limits) -> None:
-    """Refuse by the header and by the number of chunks, before anything is decoded."""
-    if len(data) >= 24:
-        _check_pixels(struct.unpack(">II", data[16:24]), bounds)
-    left = _MAX_SMALL_CHUNKS + len(data) // _PNG_CHUNK_BYTES
-    position = 8
-    while position + 8 <= len(data):
-        position += 12 + int(struct.unpack_from(">I", data, position)[0])
-        left -= 1
-        if left < 0:
-            raise PhotographError(422, "The PNG cannot be decoded: it has too many chunks.")
-
-
-def _check_jpeg(data: bytes, bounds: Limits) -> None:
-    """Refuse by the header and by the number of scans, before anything is decoded."""
-    size, position = _jpeg_header(data, bounds)
-    scans = segments = 0
-    while True:
-        # At a SOS marker or another one after it.
-        if data[position + 1] == _SOS:
-            scans += 1
-            if scans > _MAX_SCANS or scans * size[0] * size[1] > _MAX_SCANNED_PIXELS:
-                raise PhotographError(
-                    422, f"The JPEG cannot be decoded: it has {scans} scans or more, too many."
-                )
-        if data[position + 1] == _EOI or position + 4 > len(data):
-            return
-        if data[position + 1] in _BARE_MARKERS:
-            position += 2
-        else:
-            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
-        found = _NEXT_MARKER.search(data, position)
-        segments += 1
-        if segments > _MAX_SEGMENTS:
-            raise _damaged(MEDIA_JPEG)
-        if found is None:
-            return
-        position = found.start()
-
-
-def _jpeg_header(data: bytes, bounds: Limits) -> tuple[tuple[int, int], int]:
-    """Width and height, within bounds, and where the first scan begins."""
-    size: tuple[int, int] | None = None
-    position = 2
-    for _ in range(_MAX_SEGMENTS):
-        # Some writers pad between segments, with FF or with other bytes.
-        end = position + _MAX_FILL_BYTES
-        while position < end and data.startswith(b"\xff\xff", position):
-            position += 1
-        position = data.find(b"\xff", position, end + 1)
-        if position < 0 or position + 4 > len(data):
-            break
-        marker = data[position + 1]
-        if marker == _SOS and size is not None:
-            return size, position
-        if marker in _SOF_MARKERS and position + 9 <= len(data):
-            height, width = struct.unpack_from(">HH", data, position + 5)
-            size = (width, height)
-            _check_pixels(size, bounds)
-        if marker in _BARE_MARKERS:
-            position += 2
-        else:
-            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
-    raise _damaged(MEDIA_JPEG)
+def _open(data: bytes, media_type: str) -> Image.Image:
+    if media_type in _PLUGINS:
+        import_module(_PLUGINS[media_type])
+    return Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[media_type]])
 
 
 def _decode(data: bytes, media_type: str, bounds: Limits, min_side_px: int | None) -> Decoded:
-    image: Image.Image = Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[media_type]])
+    image = _open(first_page(data) if media_type == MEDIA_TIFF else data, media_type)
     _check_pixels(image.size, bounds)
     width, height = image.size
     if min_side_px is not None and media_type == MEDIA_JPEG:
         image.draft(image.mode, (min_side_px, min_side_px))
+    white_is_zero = media_type == MEDIA_TIFF and _white_is_zero(image)
     image.load()
     scale = image.width / width
-    orientation = _orientation(image)
-    upright = _to_rgb(image)
+    # Of a TIFF, Pillow itself applies the orientation.
+    orientation = 1 if media_type == MEDIA_TIFF else _orientation(image)
+    upright = _to_srgb(_to_rgb(image, white_is_zero=white_is_zero), image)
     if orientation in _TRANSPOSE:
         upright = upright.transpose(_TRANSPOSE[orientation])
         if orientation >= 5:
@@ -299,6 +281,71 @@ def _decode(data: bytes, media_type: str, bounds: Limits, min_side_px: int | Non
     )
 
 
+def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | None) -> Decoded:
+    from inference_image.dicom import finish_grey, raw_picture
+
+    size = dicom.columns_px, dicom.rows_px
+    if dicom.media_type is None:
+        image = raw_picture(dicom)
+    else:
+        embedded = read_header(dicom.frame, dicom.media_type)
+        if embedded is None or (embedded.width_px, embedded.height_px) != size:
+            raise PhotographError(
+                422, "The DICOM and the image inside it differ in size, or the latter is damaged."
+            )
+        image = _open(dicom.frame, dicom.media_type)
+        _check_pixels(image.size, bounds)
+        image = _embedded(image, dicom, min_side_px)
+        if image.mode == "L" or dicom.samples == 1:
+            image = finish_grey(_to_rgb(image).convert("L"), dicom.photometric)
+    spacing = dicom.pixel_spacing_mm
+    return Decoded(
+        image=image,
+        media_type=MEDIA_DICOM,
+        source_width_px=size[0],
+        source_height_px=size[1],
+        scale=image.width / size[0],
+        acquisition={
+            "pixel_spacing_mm": None if spacing is None else list(spacing),
+            "laterality": dicom.laterality,
+        },
+    )
+
+
+def _embedded(image: Image.Image, dicom: "DicomPhotograph", min_side_px: int | None) -> Image.Image:
+    """Decode the JPEG or JPEG 2000 of a DICOM; colour as PS3.5 8.2.1 says."""
+    from inference_image.dicom import from_ybr
+
+    ybr = dicom.photometric.startswith("YBR_FULL")
+    if dicom.media_type != MEDIA_JPEG:
+        # The codestream undoes its own colour transform (YBR_ICT, YBR_RCT), but no other.
+        return from_ybr(image) if ybr and image.mode == "RGB" else image
+    adobe = image.info.get("adobe_transform")
+    # Without a marker that says otherwise, the decoder takes three components for YCbCr. Only
+    # the DICOM says where they are RGB; a JFIF marker rules that out.
+    plain = dicom.photometric == "RGB" and adobe is None and "jfif" not in image.info
+    mode = "YCbCr" if plain else image.mode
+    if plain or min_side_px is not None:
+        image.draft(mode, image.size if min_side_px is None else (min_side_px, min_side_px))
+    if plain and image.mode == "YCbCr":
+        # The same samples under their true name.
+        return Image.merge("RGB", image.split())
+    if ybr and adobe == 0:
+        return from_ybr(image)
+    image.load()
+    return image if image.mode == "L" else image.convert("RGB")
+
+
+def _white_is_zero(image: Image.Image) -> bool:
+    """Whether 16-bit grey counts from white; Pillow turns only fewer bits around."""
+    photometric = _tiff_tags(image).get(_TIFF_PHOTOMETRIC)
+    return image.mode.startswith("I;16") and photometric == _WHITE_IS_ZERO
+
+
+def _tiff_tags(image: Image.Image) -> Mapping[int, Any]:
+    return getattr(image, "tag_v2", None) or {}
+
+
 def _orientation(image: Image.Image) -> int:
     if not ("exif" in image.info or "xmp" in image.info or "Raw profile type exif" in image.info):
         return 1
@@ -309,21 +356,61 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image, *, white_is_zero: bool = False) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    if image.mode.startswith("I"):
-        # Pillow's own conversion clips 16 bits at 255 and turns a photograph white.
-        grey = Image.new("RGB", image.size)
-        for top in range(0, image.height, _BAND_ROWS):
-            band = image.crop((0, top, image.width, min(top + _BAND_ROWS, image.height)))
-            samples = np.clip(np.asarray(band), 0, 65_535).astype(np.uint32)
-            scaled = ((samples + 128) // 257).astype(np.uint8)
-            grey.paste(Image.fromarray(scaled).convert("RGB"), (0, top))
-        return grey
+    if image.mode.startswith("I;16"):
+        return _from_sixteen_bits(image, white_is_zero=white_is_zero)
+    if image.mode in ("I", "F"):
+        raise PhotographError(
+            415, "The image has 32-bit samples; accepted are samples of at most 16 bits."
+        )
     if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "La", "RGBa"):
         layered = image if image.mode == "RGBA" else image.convert("RGBA")
+        alpha = layered.getchannel("A")
+        if image.format == "BMP" and alpha.getextrema() == (0, 0):
+            # Most programs that write 32-bit BMP leave the fourth byte empty.
+            return layered.convert("RGB")
         black = Image.new("RGB", layered.size)
-        black.paste(layered, mask=layered.getchannel("A"))
+        black.paste(layered, mask=alpha)
         return black
     return image.convert("RGB")
+
+
+def _from_sixteen_bits(image: Image.Image, *, white_is_zero: bool) -> Image.Image:
+    """Scale 0..65535 to 0..255: Pillow's own conversion clips and turns a photograph white."""
+    bits: int = next(iter(_tiff_tags(image).get(_TIFF_BITS, (16,))))
+    highest = 2**bits - 1
+    table = np.clip((np.arange(65_536) * 255 + highest // 2) // highest, 0, 255).astype(np.uint8)
+    if white_is_zero:
+        table = 255 - table
+    key = image.info.get("transparency")
+    if isinstance(key, int) and 0 <= key <= highest:
+        table[key] = 0
+    grey = Image.new("RGB", image.size)
+    for top in range(0, image.height, _BAND_ROWS):
+        band = image.crop((0, top, image.width, min(top + _BAND_ROWS, image.height)))
+        grey.paste(Image.fromarray(table[np.asarray(band)]).convert("RGB"), (0, top))
+    return grey
+
+
+def _to_srgb(picture: Image.Image, source: Image.Image) -> Image.Image:
+    """Convert an RGB picture whose profile is not sRGB; a profile that is damaged is ignored."""
+    profile = source.info.get("icc_profile")
+    if not profile or len(profile) > _MOST_PROFILE_BYTES or source.mode not in ("RGB", "RGBA"):
+        return picture
+    if b"sRGB" in profile or b"s\0R\0G\0B" in profile or profile[16:20] != b"RGB ":
+        return picture
+    try:
+        from PIL import ImageCms
+
+        converted = ImageCms.profileToProfile(
+            picture,
+            ImageCms.ImageCmsProfile(io.BytesIO(profile)),
+            ImageCms.createProfile("sRGB"),
+            renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
+            outputMode="RGB",
+        )
+    except Exception:  # noqa: BLE001
+        return picture
+    return converted or picture

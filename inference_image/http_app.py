@@ -1,4 +1,5 @@
-"""The HTTP service: `GET /ping` and `POST /invocations` of the SageMaker container contract.
+"""The HTTP service of the SageMaker container contract: `GET /ping`, `POST /invocations`, and
+`GET /execution-parameters` for Batch Transform.
 
     >>> app = create_app(Settings.from_environment(os.environ))
 
@@ -25,12 +26,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from inference_image.contract import (
     CUSTOM_ATTRIBUTES_HEADER,
     ENV_OPERATING_POINT,
+    EXECUTION_PARAMETERS_PATH,
     INVOCATIONS_PATH,
     MEDIA_CSV,
     MEDIA_JSON,
     MEDIA_PROBLEM,
     PING_PATH,
     PROBLEM_TITLES,
+    ExecutionParameters,
     Prediction,
     Problem,
 )
@@ -48,6 +51,7 @@ from inference_image.requests import (
     Options,
     Photograph,
     RefusedRequestError,
+    boundary_of,
     check_content_type,
     extract,
     media_type,
@@ -69,6 +73,14 @@ _DRAIN_FACTOR: Final = 4
 _BODY_WITHIN_S: Final = 20.0
 # Bodies that one worker holds, arriving or waiting; one body of the largest size always fits.
 _MOST_BYTES_HELD: Final = 256 * 1024 * 1024
+# Of several images, the last is begun while this share of the time limit is left for writing
+# the answer.
+_ANSWER_SHARE: Final = 0.03
+# The platform's bound on the product of both (CreateTransformJob, read 2026-11-28).
+_MOST_TRANSFORM_MIB: Final = 100
+_MIB: Final = 1024 * 1024
+
+Answers = list[Answer | RefusedRequestError]
 
 
 class Counter(Protocol):
@@ -153,10 +165,10 @@ def create_app(
 
 
 class Application:
-    """Sends the platform's two routes to the service, everything else to a FastAPI app.
+    """Sends the platform's routes to the service, everything else to a FastAPI app.
 
     Importing FastAPI takes as long as all the rest of a cold start, and the platform never
-    asks for anything but these two routes; so it is imported for the first request that needs
+    asks for anything but these routes; so it is imported for the first request that needs
     it: the OpenAPI document, and what does not exist.
     """
 
@@ -203,7 +215,10 @@ class Application:
             from inference_image.openapi import documented_app
 
             self._documented = documented_app(
-                ping=self._service.ping, invocations=self._service.invoke, problem=problem
+                ping=self._service.ping,
+                invocations=self._service.invoke,
+                execution_parameters=self._service.execution_parameters,
+                problem=problem,
             )
         return self._documented
 
@@ -288,6 +303,7 @@ class _Service:
         self.routes: dict[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
             ("GET", PING_PATH): self.ping,
             ("POST", INVOCATIONS_PATH): self.invoke,
+            ("GET", EXECUTION_PARAMETERS_PATH): self.execution_parameters,
         }
 
     def prepare(self) -> None:
@@ -326,6 +342,18 @@ class _Service:
             return self._not_ready()
         return Response(content='{"status": "ready"}', media_type=MEDIA_JSON)
 
+    async def execution_parameters(self, _: Request) -> Response:
+        """Answer `GET /execution-parameters`, which Batch Transform asks before its first image."""
+        payload_mib = min(_MOST_TRANSFORM_MIB, -(-self._body_limit // _MIB))
+        # One request more than there are workers, so that none waits for the network.
+        transforms = min(self._settings.workers + 1, _MOST_TRANSFORM_MIB // payload_mib)
+        parameters: ExecutionParameters = {
+            "MaxConcurrentTransforms": max(1, transforms),
+            "BatchStrategy": "SINGLE_RECORD",
+            "MaxPayloadInMB": payload_mib,
+        }
+        return Response(content=json.dumps(parameters), media_type=MEDIA_JSON)
+
     def _not_ready(self) -> Response:
         failure = self._ready.failure
         if failure is not None:
@@ -340,7 +368,7 @@ class _Service:
         try:
             response = await self._answer(request, began, fields)
         except RefusedRequestError as refused:
-            response = self._refusal(refused.status, refused.detail)
+            response = self._refusal(request, refused.status, refused.detail)
         except ClientDisconnect:
             # Nobody is left to read an answer; the line in the log is for us.
             response = problem(400, "The sender closed the connection.")
@@ -356,9 +384,10 @@ class _Service:
         if predictor is None:
             return self._not_ready()
         options = parse_attributes(request.headers.get(CUSTOM_ATTRIBUTES_HEADER))
-        content_type = media_type(request.headers.get("content-type"))
-        check_content_type(content_type)
-        left_s = self._settings.timeout_s - (time.perf_counter() - began)
+        content_type = request.headers.get("content-type")
+        check_content_type(media_type(content_type))
+        deadline_s = began + self._settings.timeout_s
+        left_s = deadline_s - time.perf_counter()
         # The place in the queue is taken before the body is read, so that the limits hold for
         # all that is in memory.
         place = _Place(self)
@@ -371,13 +400,15 @@ class _Service:
             # Emptied by whoever needs it: a job that was cancelled stays in the executor's queue.
             body = [read]
             del read
-            job = self.executor.submit(self._run, predictor, body, content_type, options)
+            job = self.executor.submit(
+                self._run, predictor, body, content_type, options, deadline_s
+            )
             waiting = asyncio.wrap_future(job)
             waiting.add_done_callback(lambda done: _finished(done, body, place))
         except BaseException:
             place.leave()
             raise
-        left_s = self._settings.timeout_s - (time.perf_counter() - began)
+        left_s = deadline_s - time.perf_counter()
         gone = asyncio.ensure_future(_disconnected(request))
         either: list[asyncio.Future[Any]] = [waiting, gone]
         try:
@@ -391,46 +422,106 @@ class _Service:
             fields["outcome"] = "abandoned"
             raise ClientDisconnect
         return self._refusal(
-            504, f"The answer took longer than {self._settings.timeout_s:g} s; send it again."
+            request,
+            504,
+            f"The answer took longer than {self._settings.timeout_s:g} s; send it again.",
         )
 
     def _run(
-        self, predictor: Predictor, body: list[bytes], content_type: str, options: Options
-    ) -> Answer:
+        self,
+        predictor: Predictor,
+        body: list[bytes],
+        content_type: str | None,
+        options: Options,
+        deadline_s: float,
+    ) -> Answers:
         begun = time.perf_counter()
-        photograph: Photograph = extract(body.pop(), content_type)
-        answer = predictor.predict(
-            photograph.data,
-            declared_type=photograph.declared_type,
-            operating_point=options.operating_point,
-            explain=options.explain,
+        photographs = extract(
+            body.pop(),
+            media_type(content_type),
+            boundary=boundary_of(content_type),
+            most=self._settings.max_images,
         )
+        if len(photographs) == 1:
+            answers: Answers = [_predict(predictor, photographs[0], options)]
+        else:
+            answers = self._several(predictor, photographs, options, deadline_s)
         # Follows the load slowly; only the waiting time that a 429 names depends on it.
         self._typical_s += 0.1 * (time.perf_counter() - begun - self._typical_s)
-        return answer
+        return answers
+
+    def _several(
+        self,
+        predictor: Predictor,
+        photographs: list[Photograph | RefusedRequestError],
+        options: Options,
+        deadline_s: float,
+    ) -> Answers:
+        """One entry for each image, in the order sent; what is refused does not stop the rest."""
+        predictor.check_request(operating_point=options.operating_point, explain=options.explain)
+        last_start_s = deadline_s - _ANSWER_SHARE * self._settings.timeout_s
+        left_px = self._settings.max_request_pixels
+        slowest_s = 0.0
+        answers: Answers = []
+        for photograph in photographs:
+            started = time.perf_counter()
+            try:
+                if started + slowest_s > last_start_s:
+                    raise RefusedRequestError(
+                        504,
+                        "There was no time left for this image within "
+                        f"{self._settings.timeout_s:g} s; send fewer in one request.",
+                    )
+                pixels = _pixels(predictor, photograph)
+                if pixels > left_px:
+                    raise RefusedRequestError(
+                        413,
+                        f"The image has {pixels} pixels; {left_px} are left of the "
+                        f"{self._settings.max_request_pixels} that one request may have.",
+                    )
+                left_px -= pixels
+                answers.append(_predict(predictor, photograph, options))
+            except (PhotographError, RefusedRequestError) as refused:
+                answers.append(RefusedRequestError(refused.status, refused.detail))
+            except EngineError as error:
+                answers.append(RefusedRequestError(500, f"{error}."))
+            slowest_s = max(slowest_s, time.perf_counter() - started)
+        return answers
 
     def _result(
         self,
-        job: "Future[Answer]",
+        job: "Future[Answers]",
         predictor: Predictor,
         request: Request,
         began: float,
         fields: dict[str, Any],
     ) -> Response:
         try:
-            answer = job.result(timeout=0)
+            answers = job.result(timeout=0)
         except (PhotographError, RefusedRequestError) as refused:
-            return self._refusal(refused.status, refused.detail)
+            return self._refusal(request, refused.status, refused.detail)
         except RequestError as refused:
-            return self._refusal(400, f"{refused}.")
+            return self._refusal(request, 400, f"{refused}.")
         except (EngineError, CancelledError) as error:
             fields["outcome"] = "error"
             return problem(500, f"{error}.")
-        fields.update(_log_fields(answer))
-        record = self._record(answer, predictor, began)
+        fields.update(_log_fields(answers))
         if wants_csv(request.headers.get("accept")):
-            return Response(content=_csv(record, len(predictor.spec.labels)), media_type=MEDIA_CSV)
-        return Response(content=json.dumps(record, allow_nan=False), media_type=MEDIA_JSON)
+            for _ in filter(_is_answer, answers):
+                self._start.counter.next()
+            rows = (_row(answer, len(predictor.spec.labels)) for answer in answers)
+            return Response(content="".join(rows), media_type=MEDIA_CSV)
+        records = [self._entry(answer, predictor, began) for answer in answers]
+        # One image is answered as it always was; a list only where several were sent.
+        content = records if len(records) > 1 else records[0]
+        return Response(content=json.dumps(content, allow_nan=False), media_type=MEDIA_JSON)
+
+    def _entry(
+        self, answer: Answer | RefusedRequestError, predictor: Predictor, began: float
+    ) -> Prediction | Problem:
+        if isinstance(answer, RefusedRequestError):
+            return problem_record(answer.status, answer.detail)
+        return self._record(answer, predictor, began)
 
     def _record(self, answer: Answer, predictor: Predictor, began: float) -> Prediction:
         spec = predictor.spec
@@ -462,6 +553,8 @@ class _Service:
         }
         if spec.notice:
             record["model"]["notice"] = spec.notice
+        if answer.acquisition is not None:
+            record["acquisition"] = answer.acquisition
         if answer.heat_map is not None:
             record["explanation"] = {
                 "method": "grad-cam",
@@ -481,12 +574,15 @@ class _Service:
             retry_after_s=max(0.1, wait_s),
         )
 
-    def _refusal(self, status: int, detail: str) -> Response:
-        if self._settings.batch and status < 500:
-            # One 4xx would fail the whole Batch Transform job, with every other image in it.
-            record = json.dumps(problem_record(status, detail))
-            return Response(content=record, media_type=MEDIA_JSON)
-        return problem(status, detail)
+    def _refusal(self, request: Request, status: int, detail: str) -> Response:
+        predictor = self._ready.predictor
+        if not self._settings.batch or status >= 500 or predictor is None:
+            return problem(status, detail)
+        # One 4xx would fail the whole Batch Transform job, with every other image in it.
+        if wants_csv(request.headers.get("accept")):
+            return Response(content=_empty_row(len(predictor.spec.labels)), media_type=MEDIA_CSV)
+        record = json.dumps(problem_record(status, detail))
+        return Response(content=record, media_type=MEDIA_JSON)
 
     async def _body(self, request: Request, place: "_Place", within_s: float) -> bytes | Response:
         """The whole body; or the refusal where there is no room for it or it comes too slowly."""
@@ -556,7 +652,7 @@ class _Place:
             self._service.bytes_held -= self._bytes_held
 
 
-def _finished(waiting: "asyncio.Future[Answer]", body: list[bytes], place: _Place) -> None:
+def _finished(waiting: "asyncio.Future[Answers]", body: list[bytes], place: _Place) -> None:
     body.clear()
     place.leave()
     # Retrieved here as well, so that a request that gave up leaves no warning behind.
@@ -576,29 +672,69 @@ def _request_id(request: Request) -> str:
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def _log_fields(answer: Answer) -> dict[str, Any]:
-    timings = answer.timings
+def _predict(
+    predictor: Predictor, photograph: Photograph | RefusedRequestError, options: Options
+) -> Answer:
+    if isinstance(photograph, RefusedRequestError):
+        raise photograph
+    return predictor.predict(
+        photograph.data,
+        declared_type=photograph.declared_type,
+        operating_point=options.operating_point,
+        explain=options.explain,
+    )
+
+
+def _pixels(predictor: Predictor, photograph: Photograph | RefusedRequestError) -> int:
+    if isinstance(photograph, RefusedRequestError):
+        raise photograph
+    return predictor.pixels(photograph.data, declared_type=photograph.declared_type)
+
+
+def _log_fields(answers: Answers) -> dict[str, Any]:
+    """Of one image what happened to it; of several their outcomes in order, and times in sum."""
+    graded = [answer for answer in answers if isinstance(answer, Answer)]
+    spent = {
+        f"{stage}_ms": round(sum(getattr(a.timings, f"{stage}_ms") for a in graded), 2)
+        for stage in ("decode", "prepare", "engine", "explain")
+    }
+    if len(answers) > 1:
+        outcomes = [_outcome(answer) for answer in answers]
+        return {"outcome": "several", "images": len(answers), "outcomes": outcomes, **spent}
+    answer = graded[0]
     return {
-        "outcome": "graded" if answer.quality.gradable else "ungradable",
+        "outcome": _outcome(answer),
         "reasons": list(answer.quality.reasons),
         "media_type": answer.media_type,
         "width": answer.source_width_px,
         "height": answer.source_height_px,
-        "decode_ms": round(timings.decode_ms, 2),
-        "prepare_ms": round(timings.prepare_ms, 2),
-        "engine_ms": round(timings.engine_ms, 2),
-        "explain_ms": round(timings.explain_ms, 2),
+        **spent,
     }
 
 
-def _csv(record: Prediction, labels: int) -> str:
+def _is_answer(answer: Answer | RefusedRequestError) -> bool:
+    return isinstance(answer, Answer)
+
+
+def _outcome(answer: Answer | RefusedRequestError) -> str:
+    if isinstance(answer, RefusedRequestError):
+        return f"refused {answer.status}"
+    return "graded" if answer.quality.gradable else "ungradable"
+
+
+def _row(answer: Answer | RefusedRequestError, labels: int) -> str:
     """One row without header: probabilities, grade, P(referable), referable, gradable.
 
     Unknown values are empty, truth values are `true` or `false`; every row of a model has the
-    same number of columns.
+    same number of columns. In the row of a problem all of them are empty, `gradable` too.
     """
-    predictions = record["predictions"]
-    values: list[Any] = [None] * labels if predictions is None else list(predictions)
-    values += [record["grade"], record["referable"]["probability"]]
-    values += [record["referable"]["positive"], record["quality"]["gradable"]]
+    if isinstance(answer, RefusedRequestError):
+        return _empty_row(labels)
+    values: list[Any] = list(answer.probabilities or [None] * labels)
+    values += [answer.grade, answer.referable.probability]
+    values += [answer.referable.positive, answer.quality.gradable]
     return ",".join("" if v is None else json.dumps(v) for v in values) + "\n"
+
+
+def _empty_row(labels: int) -> str:
+    return "," * (labels + 3) + "\n"

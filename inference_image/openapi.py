@@ -1,6 +1,6 @@
 """The service's routes as a FastAPI application: OpenAPI document, 404 and 405.
 
-Imported for the first request that the two hot routes of `http_app` do not answer.
+Imported for the first request that the routes of `http_app` do not answer.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,23 +14,22 @@ from starlette.exceptions import HTTPException
 from inference_image.contract import (
     ACCEPTED_IMAGE_TYPES,
     CUSTOM_ATTRIBUTES_HEADER,
+    EXECUTION_PARAMETERS_PATH,
     INVOCATIONS_PATH,
     MEDIA_CSV,
     MEDIA_JSON,
+    MEDIA_MULTIPART,
     MEDIA_OPAQUE,
     MEDIA_PROBLEM,
     NOT_A_DEVICE,
     NOT_ASSESSED,
     PING_PATH,
     PROBLEM_TITLES,
+    ExecutionParameters,
     Prediction,
     Problem,
 )
 
-_PING_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "A warm-up prediction has succeeded."},
-    503: {"description": PROBLEM_TITLES[503]},
-}
 _SCALARS: Final = {
     float: {"type": "number"},
     int: {"type": "integer"},
@@ -38,29 +37,65 @@ _SCALARS: Final = {
     bool: {"type": "boolean"},
     NoneType: {"type": "null"},
 }
-_BASE64: Final = {"type": "string", "contentEncoding": "base64"}
-_JSON_BODY: Final = {
-    "oneOf": [
-        {"type": "object", "required": ["image"], "properties": {"image": _BASE64}},
-        {
-            "type": "object",
-            "required": ["instances"],
-            "properties": {
-                "instances": {
-                    "type": "array",
-                    "minItems": 1,
-                    "maxItems": 1,
-                    "items": {
-                        "type": "object",
-                        "required": ["b64"],
-                        "properties": {"b64": _BASE64},
-                    },
-                }
-            },
-        },
-        {"type": "object", "required": ["inputs"], "properties": {"inputs": _BASE64}},
+_BASE64: Final = {
+    "type": "string",
+    "contentEncoding": "base64",
+    "description": "Base64 of an image file of an accepted type; a `data:` prefix is allowed.",
+}
+_WRAPPED: Final = {
+    "type": "object",
+    "required": ["b64"],
+    "additionalProperties": False,
+    "properties": {"b64": _BASE64},
+}
+_ONE_OR_MORE: Final = {
+    "anyOf": [
+        _BASE64,
+        _WRAPPED,
+        {"type": "array", "minItems": 1, "items": {"anyOf": [_BASE64, _WRAPPED]}},
     ]
 }
+_JSON_BODY: Final = {
+    "oneOf": [
+        {"type": "object", "required": [name], "properties": {name: _ONE_OR_MORE}}
+        for name in ("image", "instances", "inputs")
+    ]
+}
+_FORM: Final = {
+    "type": "object",
+    "description": "Each part is an image file, whatever its name.",
+    "additionalProperties": {"type": "string", "contentMediaType": "application/octet-stream"},
+}
+_REQUEST_ID: Final[dict[str, Any]] = {
+    "X-Request-Id": {
+        "description": "The caller's id where it was usable, else a new one.",
+        "schema": {"type": "string"},
+    }
+}
+_RETRY_AFTER: Final[dict[str, Any]] = {
+    "Retry-After": {
+        "description": "Seconds; also in the body as `retry_after_s`.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+_RETRIED: Final = (429, 503)
+_PARAMETERS: Final = [
+    {
+        "name": CUSTOM_ATTRIBUTES_HEADER,
+        "in": "header",
+        "required": False,
+        "description": "`name=value` pairs: `explain=gradcam`, `operating_point=<name>`.",
+        "schema": {"type": "string"},
+        "example": "explain=gradcam,operating_point=high_sensitivity",
+    },
+    {
+        "name": "X-Request-Id",
+        "in": "header",
+        "required": False,
+        "description": "A UUID, or 32 to 64 hexadecimal digits; returned, and noted in the log.",
+        "schema": {"type": "string"},
+    },
+]
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -80,6 +115,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
         raise TypeError(f"{kind!r} is no type of the wire format")
     return {
         "type": "object",
+        "description": (kind.__doc__ or "").strip().split("\n\n")[0],
         "required": sorted(kind.__required_keys__),
         "properties": {name: schema_of(part) for name, part in get_type_hints(kind).items()},
     }
@@ -89,9 +125,10 @@ def documented_app(
     *,
     ping: Callable[[Request], Awaitable[Response]],
     invocations: Callable[[Request], Awaitable[Response]],
+    execution_parameters: Callable[[Request], Awaitable[Response]],
     problem: Callable[..., Response],
 ) -> FastAPI:
-    """A FastAPI app of the two routes; refusals are `application/problem+json`."""
+    """A FastAPI app of the routes; refusals are `application/problem+json`."""
     app = FastAPI(
         title="Diabetic retinopathy inference",
         version="1",
@@ -107,30 +144,74 @@ def documented_app(
         methods=["GET"],
         summary="Whether predictions can be made",
         response_class=Response,
-        responses=_PING_RESPONSES,
+        responses={
+            200: {
+                "description": "A warm-up prediction has succeeded.",
+                "content": {
+                    MEDIA_JSON: {
+                        "schema": {
+                            "type": "object",
+                            "required": ["status"],
+                            "properties": {"status": {"const": "ready"}},
+                        }
+                    }
+                },
+            },
+            503: _refusal(503, {}),
+        },
+    )
+    app.add_api_route(
+        EXECUTION_PARAMETERS_PATH,
+        execution_parameters,
+        methods=["GET"],
+        summary="How Batch Transform should send its images",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "Read by the platform before the first image of a job.",
+                "content": {MEDIA_JSON: {"schema": schema_of(ExecutionParameters)}},
+            }
+        },
     )
     images = {"schema": {"type": "string", "format": "binary"}}
+    one, refused = schema_of(Prediction), schema_of(Problem)
+    answers = {
+        "anyOf": [
+            one,
+            {"type": "array", "minItems": 2, "items": {"anyOf": [one, refused]}},
+            refused,
+        ]
+    }
     app.add_api_route(
         INVOCATIONS_PATH,
         invocations,
         methods=["POST"],
-        summary="Grade one fundus photograph",
+        summary="Grade fundus photographs",
+        description=(
+            "One image is answered with an object. Several, in JSON or in a form, are answered "
+            "with a list in the order sent: each entry is a grade or a problem of its own. "
+            "Under Batch Transform, one image that is refused is a problem with status 200."
+        ),
         response_class=Response,
         responses={
             200: {
                 "description": "A grade, or `gradable: false` with reasons.",
+                "headers": _REQUEST_ID,
                 "content": {
-                    MEDIA_JSON: {"schema": schema_of(Prediction)},
-                    MEDIA_CSV: {"schema": {"type": "string"}},
+                    MEDIA_JSON: {"schema": answers},
+                    MEDIA_CSV: {
+                        "schema": {
+                            "type": "string",
+                            "description": (
+                                "One row for each image, without header: probabilities, grade, "
+                                "P(referable), referable, gradable. Empty cells where unknown; "
+                                "all empty for a problem."
+                            ),
+                        }
+                    },
                 },
             },
-            **{
-                status: {
-                    "description": title,
-                    "content": {MEDIA_PROBLEM: {"schema": schema_of(Problem)}},
-                }
-                for status, title in PROBLEM_TITLES.items()
-            },
+            **{status: _refusal(status) for status in PROBLEM_TITLES},
         },
         openapi_extra={
             "requestBody": {
@@ -138,17 +219,10 @@ def documented_app(
                 "content": {
                     **dict.fromkeys((*ACCEPTED_IMAGE_TYPES, *MEDIA_OPAQUE), images),
                     MEDIA_JSON: {"schema": _JSON_BODY},
+                    MEDIA_MULTIPART: {"schema": _FORM},
                 },
             },
-            "parameters": [
-                {
-                    "name": CUSTOM_ATTRIBUTES_HEADER,
-                    "in": "header",
-                    "required": False,
-                    "schema": {"type": "string"},
-                    "example": "explain=gradcam,operating_point=high_sensitivity",
-                }
-            ],
+            "parameters": _PARAMETERS,
         },
     )
 
@@ -162,3 +236,12 @@ def documented_app(
         )
 
     return app
+
+
+def _refusal(status: int, headers: dict[str, Any] = _REQUEST_ID) -> dict[str, Any]:
+    headers = headers | (_RETRY_AFTER if status in _RETRIED else {})
+    return {
+        "description": PROBLEM_TITLES[status],
+        "headers": headers,
+        "content": {MEDIA_PROBLEM: {"schema": schema_of(Problem)}},
+    }

@@ -23,8 +23,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from inference_image.contract import EXPLAIN_GRADCAM, REFERABLE_FROM_GRADE, TASK_GRADE5
-from inference_image.decoding import Decoded, Limits, decode
+from inference_image.contract import (
+    EXPLAIN_GRADCAM,
+    REFERABLE_FROM_GRADE,
+    TASK_GRADE5,
+    Acquisition,
+)
+from inference_image.decoding import Decoded, Limits, decode, measure
 from inference_image.explain import DenseHead, grad_cam, overlay
 from inference_image.fundus import QualityVerdict
 from inference_image.model_spec import (
@@ -94,6 +99,7 @@ class Answer:
     `probabilities`, `grade`, `label`, `referable.probability`, `referable.positive` and
     `consistent` are None when `quality.gradable` is false; `grade` also for a model that
     only refers. `consistent` is false where the most probable grade contradicts the decision.
+    `acquisition` is what a DICOM file says about the photograph; None for other types.
     """
 
     probabilities: tuple[float, ...] | None
@@ -107,6 +113,7 @@ class Answer:
     media_type: str
     source_width_px: int
     source_height_px: int
+    acquisition: Acquisition | None
 
 
 class Predictor:
@@ -208,6 +215,15 @@ class Predictor:
                 f"model {self.spec.id} has no feature map and head, so it cannot be explained"
             )
 
+    def pixels(self, data: bytes, *, declared_type: str | None = None) -> int:
+        """Pixels of one photograph by its header, 0 where that is incomplete; nothing is decoded.
+
+        Raises:
+            PhotographError: as `predict` does for what the header alone shows.
+        """
+        size = measure(data, declared_type=declared_type, limits=self._limits)
+        return 0 if size is None else size[0] * size[1]
+
     def predict(
         self,
         data: bytes,
@@ -219,7 +235,7 @@ class Predictor:
         """Answer for one photograph.
 
         Args:
-            data: a JPEG or PNG file.
+            data: a file of an accepted type (`contract.ACCEPTED_IMAGE_TYPES`).
             declared_type: media type that the sender claims, or None.
             operating_point: name of the threshold; the package's default when None.
             explain: "gradcam" adds a heat map for the predicted grade.
@@ -340,6 +356,7 @@ class Predictor:
             media_type=decoded.media_type,
             source_width_px=decoded.source_width_px,
             source_height_px=decoded.source_height_px,
+            acquisition=decoded.acquisition,
         )
 
 

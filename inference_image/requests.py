@@ -1,9 +1,11 @@
 """Reads what a caller sent: body, content type, custom attributes, wanted answer.
 
-    >>> photograph = extract(body, "application/json")
+    >>> photographs = extract(body, "application/json", most=16)
     >>> options = parse_attributes("explain=gradcam,operating_point=high_sensitivity")
 
-Everything here is about form, nothing about images; refusals carry their HTTP status.
+Everything here is about form, nothing about images; refusals carry their HTTP status. A fault of
+the whole body is raised; a fault of one image among several takes that image's place, so that
+the others are answered.
 """
 
 import base64
@@ -18,6 +20,7 @@ from inference_image.contract import (
     EXPLAIN_ATTRIBUTE,
     MEDIA_CSV,
     MEDIA_JSON,
+    MEDIA_MULTIPART,
     MEDIA_OPAQUE,
     OPERATING_POINT_ATTRIBUTE,
 )
@@ -26,17 +29,23 @@ ATTRIBUTES: Final = (EXPLAIN_ATTRIBUTE, OPERATING_POINT_ATTRIBUTE)
 JSON_SHAPES: Final = '{"image": "<base64>"}, {"instances": [{"b64": "<base64>"}]} or {"inputs": …}'
 # A caller's own words come back in a refusal, but no more of them than tells which are meant.
 _MOST_ECHOED: Final = 100
-# The document is one long text and a few names around it. Each bracket costs the parser a
+# The document is long texts and a few names around them. Each bracket costs the parser a
 # hundred times its byte, so all that is not in a text is counted first.
 _JSON_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 # Some writers escape each "/" (one character in 64) and each end of line (one in 76).
 _MOST_JSON_ESCAPES: Final = 1 / 16
 _MOST_JSON_AROUND: Final = 256
 _MOST_JSON_TEXTS: Final = 32
+# What one more image may add to the two above: braces, a name, a comma.
+_MORE_JSON_AROUND: Final = 16
+_MORE_JSON_TEXTS: Final = 2
 _JSON_SPACE: Final = b" \t\n\r"
 _BASE64_SPACE: Final = b" \t\n\v\f\r"
-# How base64 of a JPEG and of a PNG begins: some clients send that under an opaque type.
-_BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo")
+# How base64 of a JPEG, PNG, TIFF and WebP begins: some clients send that under an opaque type.
+_BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo", b"SUkq", b"TU0A", b"UklGR")
+# RFC 2046 allows 70 characters; a part's headers take some hundred bytes.
+_LONGEST_BOUNDARY: Final = 70
+_MOST_PART_HEADER_BYTES: Final = 8192
 
 
 class RefusedRequestError(ValueError):
@@ -114,7 +123,7 @@ def parse_attributes(header: str | None) -> Options:
 
 
 def check_content_type(content_type: str) -> None:
-    """Raise 415 for a type that promises neither an image nor JSON."""
+    """Raise 415 for a type that promises neither images nor JSON nor a form."""
     if content_type in ACCEPTED_CONTENT_TYPES or content_type.startswith("image/"):
         return
     raise RefusedRequestError(
@@ -124,50 +133,97 @@ def check_content_type(content_type: str) -> None:
     )
 
 
-def extract(body: bytes, content_type: str) -> Photograph:
-    """The image of a request.
+def extract(
+    body: bytes, content_type: str, *, boundary: str | None = None, most: int = 1
+) -> list[Photograph | RefusedRequestError]:
+    """The images of a request, in the order sent; never empty.
 
     Args:
         body: the whole body.
         content_type: as `media_type` returns it.
+        boundary: parameter of a multipart Content-Type, as `boundary_of` returns it.
+        most: how many images one request may hold.
+
+    Returns:
+        One entry for each image: its bytes, or, among several, why it cannot be read.
 
     Raises:
-        RefusedRequestError: 400 where JSON or base64 is malformed, 415 for another type.
+        RefusedRequestError: 400 where the body or its only image is malformed, 413 for too many
+            images, 415 for another type.
     """
     check_content_type(content_type)
+    found = _images(body, content_type, boundary, most)
+    if len(found) == 1 and isinstance(found[0], RefusedRequestError):
+        raise found[0]
+    return found
+
+
+def _images(
+    body: bytes, content_type: str, boundary: str | None, most: int
+) -> list[Photograph | RefusedRequestError]:
     if content_type == MEDIA_JSON:
-        return Photograph(data=_from_json(body), declared_type=None)
+        return _from_json(body, most)
+    if content_type == MEDIA_MULTIPART:
+        return _from_multipart(body, boundary, most)
     if content_type in MEDIA_OPAQUE:
         # Seen in the field: JSON or bare base64 under application/x-image.
         start = body[:16].lstrip()
         if start.startswith((b"{", b'"')):
-            return Photograph(data=_from_json(body), declared_type=None)
+            return _from_json(body, most)
         if start.startswith(_BASE64_STARTS):
-            return Photograph(data=_from_base64(body), declared_type=None)
-        return Photograph(data=body, declared_type=None)
-    return Photograph(data=body, declared_type=content_type)
+            return [Photograph(data=_from_base64(body), declared_type=None)]
+        return [Photograph(data=body, declared_type=None)]
+    return [Photograph(data=body, declared_type=content_type)]
 
 
-def _from_json(body: bytes) -> bytes:
-    _check_size_around(body)
+def boundary_of(content_type: str | None) -> str | None:
+    """The `boundary` parameter of a Content-Type, without quotes; None where there is none."""
+    for parameter in (content_type or "").split(";")[1:]:
+        name, separator, value = parameter.partition("=")
+        if name.strip().lower() == "boundary" and separator:
+            bare = value.strip().strip('"')
+            return bare if 0 < len(bare) <= _LONGEST_BOUNDARY else None
+    return None
+
+
+def _check_count(count: int, most: int) -> None:
+    if count > most:
+        raise RefusedRequestError(
+            413, f"The request holds {count} or more images; at most {most} are accepted."
+        )
+
+
+def _from_json(body: bytes, most: int) -> list[Photograph | RefusedRequestError]:
+    _check_size_around(body, most)
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         raise _not_json() from None
-    # What is not ASCII becomes "?", which is no base64 either.
-    return _from_base64(_find_image(document).encode("ascii", "replace"))
+    values = _find_images(document)
+    _check_count(len(values), most)
+    found: list[Photograph | RefusedRequestError] = []
+    for value in values:
+        try:
+            # What is not ASCII becomes "?", which is no base64 either.
+            data = _from_base64(_text_of(value).encode("ascii", "replace"))
+            found.append(Photograph(data=data, declared_type=None))
+        except RefusedRequestError as refused:
+            found.append(refused)
+    return found
 
 
 def _not_json() -> RefusedRequestError:
     return RefusedRequestError(400, f"The body is not JSON; send the image as {JSON_SHAPES}.")
 
 
-def _check_size_around(body: bytes) -> None:
-    """Raise 400 where the document is more than a text and its names, without parsing it."""
+def _check_size_around(body: bytes, most: int) -> None:
+    """Raise 400 where the document is more than texts and their names, without parsing it."""
+    most_around = _MOST_JSON_AROUND + _MORE_JSON_AROUND * most
+    most_texts = _MOST_JSON_TEXTS + _MORE_JSON_TEXTS * most
     if body.count(b"\\") > _MOST_JSON_AROUND + len(body) * _MOST_JSON_ESCAPES:
         raise RefusedRequestError(400, "The image in the JSON is not base64: it has too many \\.")
     around = texts = position = 0
-    while around <= _MOST_JSON_AROUND and texts <= _MOST_JSON_TEXTS:
+    while around <= most_around and texts <= most_texts:
         start = body.find(b'"', position)
         outside = body[position : start if start >= 0 else len(body)]
         around += len(outside.translate(None, _JSON_SPACE))
@@ -178,25 +234,29 @@ def _check_size_around(body: bytes) -> None:
             raise _not_json()
         texts += 1
         position = text.end()
-    if around > _MOST_JSON_AROUND or texts > _MOST_JSON_TEXTS:
+    if around > most_around or texts > most_texts:
         raise RefusedRequestError(
-            400, f"The JSON must be one image as base64 text and little else: {JSON_SHAPES}."
+            400, f"The JSON must be images as base64 text and little else: {JSON_SHAPES}."
         )
 
 
-def _find_image(document: Any) -> str:
+def _find_images(document: Any) -> list[Any]:
+    """The values that stand for images: of one of the three shapes, or a bare text."""
     value = document
-    if isinstance(document, dict):
-        present = [key for key in ("image", "instances", "inputs") if key in document]
-        if len(present) != 1:
-            raise RefusedRequestError(400, f"The JSON must have exactly one of {JSON_SHAPES}.")
-        value = document[present[0]]
-    if isinstance(value, list):
-        if len(value) != 1:
+    if isinstance(document, Mapping):
+        keys = [key for key in ("image", "instances", "inputs") if key in document]
+        if len(keys) != 1:
             raise RefusedRequestError(
-                400, f"The JSON holds {len(value)} images; one request carries one image."
+                400, f"The JSON object must have exactly one of these: {JSON_SHAPES}."
             )
-        value = value[0]
+        value = document[keys[0]]
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise RefusedRequestError(400, "The JSON holds an empty list of images.")
+    return values
+
+
+def _text_of(value: Any) -> str:
     if isinstance(value, Mapping) and len(value) == 1:
         value = value.get("b64", value.get("image"))
     if not isinstance(value, str):
@@ -213,3 +273,57 @@ def _from_base64(text: bytes) -> bytes:
         return base64.b64decode(text.translate(None, _BASE64_SPACE), validate=True)
     except ValueError:
         raise RefusedRequestError(400, "The image is not valid base64.") from None
+
+
+def _from_multipart(
+    body: bytes, boundary: str | None, most: int
+) -> list[Photograph | RefusedRequestError]:
+    """The parts of a form (RFC 7578, RFC 2046 5.1): each is an image, whatever its name.
+
+    The body is in memory and bounded already, so that it is cut rather than streamed.
+    """
+    if boundary is None:
+        raise RefusedRequestError(
+            400, "The multipart Content-Type has no usable boundary; send `; boundary=...`."
+        )
+    delimiter = b"\r\n--" + boundary.encode("latin-1", errors="replace")
+    # The first delimiter may stand at the very start; each other one begins with a line break.
+    pieces = (b"\r\n" + body).split(delimiter, most + 2)
+    closed = [index for index, piece in enumerate(pieces) if index and piece.startswith(b"--")]
+    parts = pieces[1 : closed[0]] if closed else pieces[1:]
+    _check_count(len(parts), most)
+    if not closed:
+        raise RefusedRequestError(
+            400, "The multipart body does not end with its boundary: it is cut or malformed."
+        )
+    if not parts:
+        raise RefusedRequestError(400, "The multipart body holds no image.")
+    return [_from_part(part) for part in parts]
+
+
+def _from_part(part: bytes) -> Photograph | RefusedRequestError:
+    # After the delimiter comes white space and a line break, then headers, then an empty line.
+    head, separator, data = part.partition(b"\r\n\r\n")
+    if not separator or len(head) > _MOST_PART_HEADER_BYTES:
+        raise RefusedRequestError(400, "A part of the multipart body has no end of its headers.")
+    headers = {}
+    for line in head.decode("latin-1").split("\r\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name.strip().lower()] = value.strip()
+    if "content-type" not in headers and "filename" not in headers.get("content-disposition", ""):
+        raise RefusedRequestError(
+            400,
+            "A part of the multipart body is a text field; each part must be an image, and "
+            "options go into the header of custom attributes.",
+        )
+    declared = media_type(headers.get("content-type"))
+    try:
+        if declared in (MEDIA_JSON, MEDIA_MULTIPART):
+            raise RefusedRequestError(415, f"A part may not be {declared}; send the image itself.")
+        check_content_type(declared)
+        if headers.get("content-transfer-encoding", "").lower() == "base64":
+            data = _from_base64(data)
+    except RefusedRequestError as refused:
+        return refused
+    return Photograph(data=data, declared_type=declared)

@@ -95,6 +95,16 @@ VARIABLES: Final = (
         meaning="Largest image in pixels; auto: 60 million, fewer where memory is short.",
     ),
     Variable(
+        name=contract.ENV_MAX_IMAGES,
+        default="16",
+        meaning="Images that one request may hold; more are answered 413.",
+    ),
+    Variable(
+        name=contract.ENV_MAX_REQUEST_PIXELS,
+        default="120000000",
+        meaning="Pixels of all images of one request; an image beyond them gets a 413 of its own.",
+    ),
+    Variable(
         name=contract.ENV_OPERATING_POINT,
         default="the package's",
         meaning="Name of the operating point when a request does not choose one.",
@@ -136,6 +146,8 @@ class Settings:
     queue_limit: int
     max_image_bytes: int
     max_image_pixels: int
+    max_images: int
+    max_request_pixels: int
     operating_point: str | None
     batch: bool
     log_level: str
@@ -186,6 +198,8 @@ class Settings:
             queue_limit=read.integer(contract.ENV_QUEUE_LIMIT, 0, 100_000),
             max_image_bytes=read.integer(contract.ENV_MAX_IMAGE_BYTES, 1, 2**31),
             max_image_pixels=pixels or default_pixels(memory, workers),
+            max_images=read.integer(contract.ENV_MAX_IMAGES, 1, 1000),
+            max_request_pixels=read.integer(contract.ENV_MAX_REQUEST_PIXELS, 1, 10**9),
             operating_point=environment.get(contract.ENV_OPERATING_POINT) or None,
             batch=read.boolean(contract.ENV_BATCH),
             log_level=read.choice(contract.ENV_LOG_LEVEL, LOG_LEVELS),

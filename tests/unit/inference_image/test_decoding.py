@@ -148,9 +148,14 @@ def test_a_smaller_scale_shows_the_same_photograph() -> None:
         (b"\xff\xd8\xff", 422),
         (b"\x89PNG\r\n\x1a\n", 422),
         (b"hello", 422),
-        (b"BM" + bytes(60), 415),
-        (b"II*\0" + bytes(60), 415),
-        (b"RIFF\0\0\0\0WEBPVP8 ", 415),
+        (b"BM" + bytes(60), 422),
+        (b"BM" + bytes(12) + b"(" + bytes(60), 422),
+        (b"II*\0" + bytes(60), 422),
+        (b"II+\0" + bytes(60), 422),
+        (b"RIFF\0\0\0\0WEBPVP8 ", 422),
+        (bytes(128) + b"DICM", 422),
+        (b"GIF89a" + bytes(60), 415),
+        (b"\xff\x4f\xff\x51" + bytes(60), 415),
     ],
 )
 def test_refusals_have_the_right_status(data: bytes, status: int) -> None:

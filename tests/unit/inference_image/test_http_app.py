@@ -11,11 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import jsonschema
 import numpy as np
+import openapi_spec_validator
 import pytest
 from PIL import Image
 
-from inference_image.contract import ACCEPTED_CONTENT_TYPES, PROBLEM_TITLES
+from inference_image.contract import (
+    ACCEPTED_CONTENT_TYPES,
+    CUSTOM_ATTRIBUTES_HEADER,
+    PROBLEM_TITLES,
+)
 from inference_image.decoding import Limits
 from inference_image.http_app import create_app
 from inference_image.log import JsonLog
@@ -26,6 +32,7 @@ from inference_image.settings import Settings
 from tests.service_harness import (
     TINY_MODEL,
     InProcess,
+    b64,
     drawn_jpeg,
     encoded,
     running,
@@ -321,15 +328,80 @@ def test_one_line_per_request_with_timings_and_nothing_about_the_patient() -> No
 
 def test_the_document_of_the_api_names_routes_types_and_refusals() -> None:
     with service(loader(Engine())) as (transport, _, _):
-        paths = transport.request("GET", "/openapi.json").json()["paths"]
-        answer = send(transport).json()
-    assert set(paths) == {"/ping", "/invocations"}
+        document = transport.request("GET", "/openapi.json").json()
+    openapi_spec_validator.validate(document)
+    paths = document["paths"]
+    assert set(paths) == {"/ping", "/invocations", "/execution-parameters"}
     operation = paths["/invocations"]["post"]
     assert set(operation["requestBody"]["content"]) == set(ACCEPTED_CONTENT_TYPES)
     assert {int(status) for status in operation["responses"]} == {200, *PROBLEM_TITLES}
-    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    assert set(schema["required"]) == set(answer)
-    assert set(schema["properties"]["referable"]["required"]) == set(answer["referable"])
+    assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/csv"}
+    assert "Retry-After" in operation["responses"]["429"]["headers"]
+    named = {parameter["name"] for parameter in operation["parameters"]}
+    assert named == {CUSTOM_ATTRIBUTES_HEADER, "X-Request-Id"}
+
+
+def test_answers_and_requests_are_as_the_document_says() -> None:
+    text = b64(drawn_jpeg())
+    bodies: list[Any] = [
+        {"image": text},
+        {"instances": [{"b64": text}, {"b64": text}]},
+        {"inputs": [text, "@@"]},
+    ]
+    with service(loader(Engine())) as (transport, _, _):
+        paths = transport.request("GET", "/openapi.json").json()["paths"]
+        operation = paths["/invocations"]["post"]
+        taken = operation["requestBody"]["content"]["application/json"]["schema"]
+        given = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        for body in bodies:
+            jsonschema.validate(body, taken)
+            headers = {"Content-Type": "application/json"}
+            reply = transport.request("POST", "/invocations", json.dumps(body).encode(), headers)
+            assert reply.status == 200
+            jsonschema.validate(reply.json(), given)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"picture": text}, taken)
+        refused = transport.request("POST", "/invocations", b"x", {})
+        media = operation["responses"][str(refused.status)]["content"]["application/problem+json"]
+        jsonschema.validate(refused.json(), media["schema"])
+        for path in ("/ping", "/execution-parameters"):
+            answer = paths[path]["get"]["responses"]["200"]["content"]["application/json"]
+            jsonschema.validate(transport.request("GET", path).json(), answer["schema"])
+
+
+def several(transport: InProcess, count: int) -> Any:
+    body = json.dumps({"inputs": [b64(drawn_jpeg())] * count}).encode()
+    return transport.request("POST", "/invocations", body, {"Content-Type": "application/json"})
+
+
+def test_of_several_images_those_without_time_left_are_told_so() -> None:
+    engine = Engine(delay_s=0.5)
+    with service(loader(engine), MODEL_SERVER_TIMEOUT="2.5") as (transport, events, _):
+        reply = several(transport, 10)
+        assert reply.status == 200
+        statuses = [answer.get("status") for answer in reply.json()]
+        done = statuses.index(504)
+        assert 1 <= done <= 4
+        assert statuses == [None] * done + [504] * (10 - done)
+        assert "fewer in one request" in reply.json()[-1]["detail"]
+        # Not even begun: only the warm-up and the answered ones reached the engine.
+        assert engine.calls == done + 1
+    line = next(event for event in events if event["event"] == "request")
+    assert (line["outcome"], line["images"]) == ("several", 10)
+    assert line["outcomes"] == ["graded"] * done + ["refused 504"] * (10 - done)
+
+
+def test_a_value_that_is_no_number_spoils_its_own_image_only() -> None:
+    class Sometimes(Engine):
+        def predict(self, pixels: Any, *, with_features: bool = False) -> Outputs:
+            outputs = super().predict(pixels, with_features=with_features)
+            if self.calls == 3:
+                return Outputs(logits=outputs.logits * np.nan, features=None)
+            return outputs
+
+    with service(loader(Sometimes())) as (transport, _, _):
+        statuses = [answer.get("status") for answer in several(transport, 3).json()]
+    assert statuses == [None, 500, None]
 
 
 def test_a_fault_of_the_service_is_a_500_problem_and_a_line_in_the_log() -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from inference_image.requests import RefusedRequestError, extract, wants_csv
+from inference_image.requests import Photograph, RefusedRequestError, extract, wants_csv
 
 IMAGE = bytes(range(256)) * 40
 
@@ -15,7 +15,21 @@ IMAGE = bytes(range(256)) * 40
 def test_base64_in_lines_and_with_escaped_slashes_is_read(line: bytes) -> None:
     text = base64.encodebytes(IMAGE).replace(b"\n", line).decode()
     document = json.dumps({"image": text, "camera": 'a " b'}).replace("/", r"\/")
-    assert extract(document.encode(), "application/json").data == IMAGE
+    assert extract(document.encode(), "application/json") == [
+        Photograph(data=IMAGE, declared_type=None)
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 16])
+def test_as_many_images_as_allowed_are_read_and_one_more_is_not(count: int) -> None:
+    text = base64.b64encode(IMAGE).decode()
+    rows = [{"b64": text} for _ in range(count)]
+    document = json.dumps({"instances": rows, "signature_name": "serving_default"}, indent=4)
+    found = extract(document.encode(), "application/json", most=count)
+    assert found == [Photograph(data=IMAGE, declared_type=None)] * count
+    with pytest.raises(RefusedRequestError) as refusal:
+        extract(document.encode(), "application/json", most=count - 1)
+    assert refusal.value.status == 413
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,8 @@ def test_what_is_set_wins() -> None:
         ("MODEL_SERVER_TIMEOUT", "-1", "between"),
         ("DR_QUEUE_LIMIT", "1.5", "a whole number"),
         ("DR_MAX_IMAGE_PIXELS", "999999999", "between"),
+        ("DR_MAX_IMAGES", "0", "between 1 and 1000"),
+        ("DR_MAX_REQUEST_PIXELS", "1e9", "a whole number"),
         ("DR_SERVING_MODE", "batch", "one of serverless, realtime, local"),
         ("DR_LOG_LEVEL", "verbose", "one of debug"),
         ("SAGEMAKER_BATCH", "maybe", "true or false"),
