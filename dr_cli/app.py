@@ -68,7 +68,9 @@ def serve(
 
 @app.command()
 def predict(
-    images: Annotated[list[Path], typer.Argument(help="Photographs (JPEG or PNG).")],
+    images: Annotated[
+        list[Path], typer.Argument(help="Photographs (JPEG, PNG, TIFF, WebP, BMP or DICOM).")
+    ],
     endpoint: Annotated[
         str | None,
         typer.Option(help="A deployed endpoint: on the local AWS where it is up, else on AWS."),

@@ -13,9 +13,7 @@ from urllib.parse import urlsplit
 from inference_image.contract import (
     CUSTOM_ATTRIBUTES_HEADER,
     INVOCATIONS_PATH,
-    MEDIA_JPEG,
     MEDIA_JSON,
-    MEDIA_PNG,
     SERVING_MODE_LOCAL,
     SERVING_MODE_REALTIME,
     SERVING_MODE_SERVERLESS,
@@ -96,15 +94,6 @@ class Target(Protocol):
     def send(self, payload: Payload) -> Reply:
         """One request, one answer, no retry. Raises `TargetError`."""
         ...
-
-
-def content_type_of(data: bytes) -> str:
-    """Media type by the first bytes; `application/x-image` (to be sniffed) for others."""
-    if data.startswith(b"\xff\xd8\xff"):
-        return MEDIA_JPEG
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return MEDIA_PNG
-    return "application/x-image"
 
 
 class SageMakerTarget:

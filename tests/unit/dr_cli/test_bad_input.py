@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from dr_cli import __main__ as program
 from dr_cli import local, packages, predict
 from dr_cli.errors import CommandError, explain, unexpected
+from dr_cli.photographs import read_photograph
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -72,7 +74,7 @@ CASES = [
     (["predict", "folder"], "folder is a folder; name the image files"),
     (["predict", "empty.jpg"], "empty.jpg is empty"),
     (["predict", "huge.jpg"], "at most 26,214,400"),
-    (["predict", "notes.txt"], "notes.txt is not an image: JPEG and PNG files are graded"),
+    (["predict", "notes.txt"], "notes.txt is not an image that can be graded: JPEG, PNG"),
     (["predict", "good.jpg", "--model", "nowhere"], "no model package nowhere"),
     (["predict", "good.jpg", "--model", "folder"], "no model.json in folder"),
     (["predict", "good.jpg", "--model", "text.tar.gz"], "text.tar.gz is damaged"),
@@ -167,6 +169,16 @@ def test_a_url_where_nothing_answers(run: Run, files: Path, busy_port: int) -> N
     )  # fmt: skip
     assert code == 1
     assert "no request was answered" in err
+
+
+def test_every_format_of_the_service_is_sent_as_what_it_is(tmp_path: Path) -> None:
+    for name, media_type in (
+        ("p.tif", "image/tiff"),
+        ("p.webp", "image/webp"),
+        ("p.bmp", "image/bmp"),
+    ):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+        assert read_photograph(tmp_path / name).content_type == media_type
 
 
 def test_bad_files_do_not_stop_the_others(run: Run, files: Path) -> None:

@@ -18,7 +18,6 @@ from dr_experiments.targets import (
     TargetDescription,
     TargetError,
     UrlTarget,
-    content_type_of,
     describe_endpoint,
     sagemaker_client,
 )
@@ -220,16 +219,3 @@ def test_failures_of_a_url_and_the_request_after_them(
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(ValueError, match="URL"):
         UrlTarget(url)
-
-
-@pytest.mark.parametrize(
-    ("data", "media_type"),
-    [
-        (b"\xff\xd8\xff\xe0", "image/jpeg"),
-        (b"\x89PNG\r\n\x1a\n", "image/png"),
-        (b"GIF89a", "application/x-image"),
-        (b"", "application/x-image"),
-    ],
-)
-def test_types_by_content(data: bytes, media_type: str) -> None:
-    assert content_type_of(data) == media_type
