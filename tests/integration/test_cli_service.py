@@ -17,6 +17,13 @@ import pytest
 DR = [sys.executable, "-m", "dr_cli"]
 
 
+@pytest.fixture(autouse=True)
+def interruptible() -> None:
+    """A run in the background of a script ignores Ctrl-C, and what it starts inherits that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(scope="module")
 def package(repository: Path) -> Path:
     return repository / "tests" / "data" / "tiny-model"

@@ -21,6 +21,13 @@ MARK = "DR_DEMO_TEST"
 STALE = "the page of an earlier run"
 
 
+@pytest.fixture(autouse=True)
+def interruptible() -> None:
+    """A run in the background of a script ignores Ctrl-C, and what it starts inherits that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @dataclass
 class Demo:
     """A running `dr demo`, whose descendants all carry a mark in their environment."""

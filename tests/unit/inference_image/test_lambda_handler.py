@@ -174,12 +174,15 @@ def test_a_late_answer_leaves_no_place_taken_in_the_queue() -> None:
 def test_the_log_names_the_invocation_unless_the_caller_named_the_request() -> None:
     stream = io.StringIO()
     with InLambda(log=JsonLog(level="info", stream=stream)) as service:
-        for headers in (JPEG_TYPE, {**JPEG_TYPE, "X-Request-Id": "mine-7"}):
+        for headers in (
+            JPEG_TYPE,
+            {**JPEG_TYPE, "X-Request-Id": "5f0c2a34-0000-4000-8000-0123456789ab"},
+        ):
             event = http_api_event("POST", "/invocations", drawn_jpeg(), headers)
             service.handler(event, context(request_id="8476a536-e9f4-11e8-9739-2dfe598c3fcd"))
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     ids = [line["request_id"] for line in lines if line["event"] == "request"]
-    assert ids == ["8476a536-e9f4-11e8-9739-2dfe598c3fcd", "mine-7"]
+    assert ids == ["8476a536-e9f4-11e8-9739-2dfe598c3fcd", "5f0c2a34-0000-4000-8000-0123456789ab"]
     ready = next(line for line in lines if line["event"] == "ready")
     assert ready["model_source"] == "image"
     assert ready["started_to_ready_ms"] > 0
