@@ -34,12 +34,16 @@ def synthesize(
     """Synthesize every stack of the matrix into `output`; returns how many there are.
 
     Args:
+        output: folder to be made; the temporary files of the synthesis lie beside it.
         context: context keys of the app (`-c key=value`).
         environment: account and region that the stacks are for.
 
     Raises:
         CommandError: the CLI failed; with its last line, and where the rest is.
     """
+    # The jsii of an app that is interrupted leaves its kernel behind: beside the output, where
+    # it goes with the rest.
+    environment = {**environment, "TMPDIR": str(output.parent)}
     arguments = [str(CDK.resolve()), "synth", "--quiet", "--output", str(output)]
     for key, value in context.items():
         arguments += ["--context", f"{key}={value}"]
@@ -81,13 +85,15 @@ def run_logged(
 
 def stop_group(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started in its session."""
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
+    if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signum)
+            os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
+    # The first to go may have left others, which would go on writing.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def last_words(log: Path) -> str:

@@ -3,8 +3,10 @@
 import io
 import stat
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -98,10 +100,24 @@ def test_the_apps_own_sentence_is_what_is_shown(tmp_path: Path) -> None:
     assert cdk.last_words(log) == "it said nothing"
 
 
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_a_program_that_is_logged_does_not_outlive_the_call(tmp_path: Path) -> None:
     log = tmp_path / "log"
     cdk.run_logged(["/bin/sh", "-c", "echo out; echo err >&2"], log=log, what="sh")
     assert log.read_text() == "out\nerr\n"
+    # Nor does a program that it has started and left behind.
+    cdk.run_logged(["/bin/sh", "-c", "sleep 60 & echo $!"], log=log, what="sh")
+    left = int(log.read_text())
+    end = time.monotonic() + 5
+    while alive(left):
+        assert time.monotonic() < end
+        time.sleep(0.01)
     with pytest.raises(CommandError, match="sh failed: no luck"):
         cdk.run_logged(["/bin/sh", "-c", "echo no luck; exit 3"], log=log, what="sh")
     with pytest.raises(CommandError, match="not installed"):
