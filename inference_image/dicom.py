@@ -73,7 +73,7 @@ _YBR: Final = ("YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT", "YBR_PARTIAL_42
 _COLOUR: Final = ("RGB", *_YBR)
 _PALETTE: Final = "PALETTE COLOR"
 # A photograph has some hundred elements; stepping over millions would take seconds.
-_MOST_ELEMENTS: Final = 50_000
+_MOST_ELEMENTS: Final = 10_000
 # Rows that are scaled at once: bounds the memory that indexing takes.
 _BLOCK_ROWS: Final = 256
 _DAMAGED: Final = "The DICOM file cannot be read: it is truncated or damaged."

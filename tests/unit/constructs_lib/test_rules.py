@@ -128,7 +128,10 @@ def test_real_time_accepts(props: dict[str, Any]) -> None:
             {"environment": {"MODEL_SERVER_WORKER": "2"}},
             ["got 'MODEL_SERVER_WORKER'", "near it: MODEL_SERVER_WORKERS"],
         ),
-        ({"environment": {"DR_XYZZYQ": "1"}}, ["known: DR_BIND_HOST, ", "MODEL_SERVER_TIMEOUT"]),
+        (
+            {"environment": {"DR_XYZZYQ": "1"}},
+            ["known: DR_BASE_PATH, DR_BIND_HOST, ", "MODEL_SERVER_TIMEOUT"],
+        ),
     ],
 )
 def test_any_endpoint_refuses(props: dict[str, Any], words: list[str]) -> None:
