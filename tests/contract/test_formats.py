@@ -263,7 +263,8 @@ def test_a_malformed_form_is_400(service: Any, body: bytes, fragment: str) -> No
 
 def test_the_log_of_several_counts_outcomes(service: Any) -> None:
     texts = [b64(eye(5)), b64(b"GIF89a" + bytes(30))]
-    post(service, json.dumps({"inputs": texts}).encode(), MEDIA_JSON)
+    reply = post(service, json.dumps({"inputs": texts}).encode(), MEDIA_JSON)
+    assert reply.status == 200
     # Lines are written behind the answers.
     wait_until(lambda: '"outcomes": ["graded", "refused 415"]' in service.logged())
 

@@ -304,6 +304,7 @@ def test_workers_do_not_outlive_a_killed_supervisor() -> None:
     environment = {"MODEL_SERVER_WORKERS": "2", "DR_SERVING_MODE": "realtime"}
     with running(Served(TINY_MODEL, environment=environment)) as served:
         workers = children(served)
+        assert len(workers) == 2
         served.process.kill()
         wait_until(lambda: not any(alive(pid) for pid in workers), within_s=20)
 
