@@ -177,15 +177,27 @@ class SlotCounter:
         return self._board.counted(self._slot)
 
 
+class _Listener(socket.socket):
+    """Keeps its queue of waiting callers at full length.
+
+    asyncio calls `listen()` with the number of connections that a worker may accept at once.
+    The queue belongs to the socket that all workers share, so each worker that starts would
+    shorten it to that number, and callers who connect meanwhile would be dropped.
+    """
+
+    def listen(self, _backlog: int = _BACKLOG, /) -> None:
+        super().listen(_BACKLOG)
+
+
 def _listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.bind_host else socket.AF_INET
     # The protocol is named because asyncio turns off Nagle's algorithm only where it is; with
     # it on, an answer's body waits 40 ms for the acknowledgement of its header.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = _Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((settings.bind_host, settings.port))
-        listener.listen(_BACKLOG)
+        listener.listen()
     except OSError:
         listener.close()
         raise
@@ -276,11 +288,6 @@ def _server_class() -> "type[uvicorn.Server]":
 
     class Server(uvicorn.Server):
         """Stops with exit code 0: uvicorn's own raises the signal again when it is done."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            for listener in sockets or []:
-                listener.listen(_BACKLOG)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             """Serve what waits in the kernel's queue: closing the listener would reset it."""

@@ -98,11 +98,17 @@ class Function:
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.kill()
             self.process.wait()
+        # The handler's process outlives the emulator where it cannot be stopped, and holds the
+        # pipe open.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self._reader.join(timeout=10)
         assert self.process.stdout is not None
-        self.process.stdout.close()
+        # Closing waits for whoever still reads, for ever.
+        if not self._reader.is_alive():
+            self.process.stdout.close()
 
     def invoke(self, event: Event) -> Invoked:
         request = urllib.request.Request(

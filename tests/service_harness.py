@@ -164,6 +164,7 @@ class Served:
             cwd="/",
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
@@ -188,6 +189,9 @@ class Served:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        # A worker that a failed test left stopped hears nothing else, and holds the pipes open.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self._drain()
 
     def request(
@@ -247,10 +251,11 @@ class Served:
             self.events.append(json.loads(line))
 
     def _drain(self) -> None:
-        for reader in self._readers:
+        streams = (self.process.stdout, self.process.stderr)
+        for reader, stream in zip(self._readers, streams, strict=True):
             reader.join(timeout=10)
-        for stream in (self.process.stdout, self.process.stderr):
-            if stream is not None:
+            # Closing waits for whoever still reads, for ever.
+            if stream is not None and not reader.is_alive():
                 stream.close()
 
 

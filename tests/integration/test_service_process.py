@@ -208,6 +208,32 @@ def test_an_operating_point_that_the_package_lacks_is_named_with_its_variable() 
     assert "high_sensitivity" in sentence
 
 
+@contextlib.contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    """Processes that do nothing meanwhile."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_worker_that_starts_does_not_shorten_the_queue_of_the_others() -> None:
+    settings = serve.Settings.from_environment(
+        {"DR_BIND_HOST": "127.0.0.1", "SAGEMAKER_BIND_TO_PORT": "0", "DR_SERVING_MODE": "realtime"}
+    )
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(serve._listen(settings))
+        # What asyncio calls for a worker, with the connections that it may accept at once.
+        listener.listen(1)
+        for _ in range(40):
+            caller = socket.create_connection(listener.getsockname(), timeout=0.5)
+            sockets.enter_context(caller)
+        assert [listener.accept()[0].close() for _ in range(40)] == [None] * 40
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_who_waits_in_the_kernels_queue_at_sigterm_is_answered(workers: str) -> None:
     environment = {"MODEL_SERVER_WORKERS": workers, "DR_SERVING_MODE": "realtime"}
@@ -217,15 +243,12 @@ def test_who_waits_in_the_kernels_queue_at_sigterm_is_answered(workers: str) -> 
         pids = children(served) or [served.process.pid]
         address = ("127.0.0.1", served.connect().port)
         # Stopped workers accept nothing: what connects now waits in the kernel.
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        callers = [socket.create_connection(address, timeout=20) for _ in range(40)]
-        for caller in callers:
-            caller.sendall(request)
-        stop(served)
-        time.sleep(0.2)
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        with stopped(pids):
+            callers = [socket.create_connection(address, timeout=20) for _ in range(40)]
+            for caller in callers:
+                caller.sendall(request)
+            stop(served)
+            time.sleep(0.2)
         answers = Counter[bytes]()
         for caller in callers:
             with caller:
