@@ -35,8 +35,8 @@ class Lock:
 
 LOCKS = (
     Lock("requirements.txt"),
-    Lock("requirements/dev.txt", ("serving", "experiments", "local", "dev")),
-    Lock("requirements/training.txt", ("serving", "training", "test")),
+    Lock("requirements/dev.txt", ("serving", "full", "experiments", "local", "dev")),
+    Lock("requirements/training.txt", ("serving", "full", "training", "test")),
     Lock("requirements/uv.txt", source="requirements/uv.in"),
     Lock(
         "requirements/lambda-emulator.txt",
@@ -46,6 +46,16 @@ LOCKS = (
     Lock(
         "inference_image/requirements-litert.txt",
         source="inference_image/requirements-litert.in",
+    ),
+    # One file for each architecture: pip, told to fetch another one's wheels, still evaluates
+    # markers for the machine that it runs on.
+    Lock(
+        "inference_image/requirements-tensorflow-amd64.txt",
+        source="inference_image/requirements-tensorflow-amd64.in",
+    ),
+    Lock(
+        "inference_image/requirements-tensorflow-arm64.txt",
+        source="inference_image/requirements-tensorflow-arm64.in",
     ),
 )
 
