@@ -6,6 +6,7 @@
 
 Every variable has a row in `inference_image.variables`, from which `docs/settings.md` is checked.
 A value that cannot be is refused with one sentence; nothing is corrected in silence.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
