@@ -24,6 +24,9 @@ PING_PATH: Final = "/ping"
 INVOCATIONS_PATH: Final = "/invocations"
 # Batch Transform asks once, before it sends the first image.
 EXECUTION_PARAMETERS_PATH: Final = "/execution-parameters"
+# For monitoring beside the platform, which asks for none of these.
+METRICS_PATH: Final = "/metrics"
+OPENAPI_PATH: Final = "/openapi.json"
 DEFAULT_PORT: Final = 8080
 DEFAULT_MODEL_DIR: Final = "/opt/ml/model"
 CUSTOM_ATTRIBUTES_HEADER: Final = "X-Amzn-SageMaker-Custom-Attributes"
@@ -46,6 +49,7 @@ ENV_MAX_IMAGES: Final = "DR_MAX_IMAGES"
 ENV_MAX_REQUEST_PIXELS: Final = "DR_MAX_REQUEST_PIXELS"
 ENV_OPERATING_POINT: Final = "DR_OPERATING_POINT"
 ENV_LOG_LEVEL: Final = "DR_LOG_LEVEL"
+ENV_METRICS: Final = "DR_METRICS"
 ENV_SERVING_MODE: Final = "DR_SERVING_MODE"
 # Lambda only: on SageMaker the platform unpacks the model, and no gateway changes the path.
 ENV_MODEL_URL: Final = "DR_MODEL_URL"
@@ -54,6 +58,10 @@ ENV_BASE_PATH: Final = "DR_BASE_PATH"
 SERVING_MODE_SERVERLESS: Final = "serverless"
 SERVING_MODE_REALTIME: Final = "realtime"
 SERVING_MODE_LOCAL: Final = "local"
+METRICS_PROMETHEUS: Final = "prometheus"
+METRICS_EMF: Final = "emf"
+METRICS: Final = (METRICS_PROMETHEUS, METRICS_EMF)
+
 SERVING_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME, SERVING_MODE_LOCAL)
 
 # --- Media types ---------------------------------------------------------------------
@@ -95,6 +103,9 @@ PROBLEM_TITLES: Final = {
     503: "Not ready",
     504: "Too slow",
 }
+
+# Also of what belongs to no route.
+TITLES: Final = {**PROBLEM_TITLES, 404: "Not found", 405: "Method not allowed"}
 
 # --- Reasons of the quality verdict ---------------------------------------------------
 REASON_NOT_FUNDUS: Final = "not_a_fundus_photograph"

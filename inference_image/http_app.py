@@ -31,14 +31,18 @@ from inference_image.contract import (
     MEDIA_CSV,
     MEDIA_JSON,
     MEDIA_PROBLEM,
+    METRICS_EMF,
+    METRICS_PATH,
+    METRICS_PROMETHEUS,
     PING_PATH,
-    PROBLEM_TITLES,
+    TITLES,
     ExecutionParameters,
     Prediction,
     Problem,
 )
 from inference_image.decoding import Limits, PhotographError
 from inference_image.log import JsonLog
+from inference_image.metrics import CONTENT_TYPE, OUTCOMES, STAGES, Metrics, Recorder, embedded
 from inference_image.model_spec import ModelPackageError
 from inference_image.predictor import (
     Answer,
@@ -76,6 +80,10 @@ _MOST_BYTES_HELD: Final = 256 * 1024 * 1024
 # Of several images, the last is begun while this share of the time limit is left for writing
 # the answer.
 _ANSWER_SHARE: Final = 0.03
+# Refusals that say something about the image; the others are about the service's load. Under
+# Batch Transform a refused image is a 200.
+_ABOUT_THE_IMAGE: Final = frozenset({200, 400, 413, 415, 422})
+_ERROR_OF_ONE: Final = "refused 500"
 # The platform's bound on the product of both (CreateTransformJob, read 2026-11-28).
 _MOST_TRANSFORM_MIB: Final = 100
 _MIB: Final = 1024 * 1024
@@ -138,6 +146,8 @@ def create_app(
     on_ready: Callable[[dict[str, float]], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
     listen_while_loading: bool = True,
+    metrics: Metrics | None = None,
+    slot: int = 0,
 ) -> "Application":
     """The ASGI application.
 
@@ -150,6 +160,8 @@ def create_app(
         on_failure: called with one sentence where the model cannot be served.
         listen_while_loading: whether requests are accepted (and answered 503) before the
             model is ready; false for a worker whose ready peers can take them.
+        metrics: numbers of all workers of the container; of this one alone when omitted.
+        slot: which of those workers this one is.
     """
     return Application(
         _Service(
@@ -159,6 +171,8 @@ def create_app(
             load=load or (lambda: _load(settings)),
             on_ready=on_ready or (lambda _: None),
             on_failure=on_failure or (lambda _: None),
+            metrics=metrics or Metrics(),
+            slot=slot,
         ),
         listen_while_loading=listen_while_loading,
     )
@@ -193,8 +207,7 @@ class Application:
             response = await answer(Request(scope, receive))
         except Exception as error:  # noqa: BLE001
             # The last resort: one request fails, says so, and the worker goes on.
-            self._service.log.error("fault", kind=type(error).__name__)
-            response = problem(500, "The service failed on this request; see its log.")
+            response = self._service.fault(error)
         await response(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -218,6 +231,7 @@ class Application:
                 ping=self._service.ping,
                 invocations=self._service.invoke,
                 execution_parameters=self._service.execution_parameters,
+                metrics=self._service.metrics if self._service.shows_metrics else None,
                 problem=problem,
             )
         return self._documented
@@ -247,10 +261,9 @@ def problem(
 
 def problem_record(status: int, detail: str, *, retry_after_s: float | None = None) -> Problem:
     """The body of a problem; also the record of a bad image under Batch Transform."""
-    titles: dict[int, str] = {404: "Not found", 405: "Method not allowed", **PROBLEM_TITLES}
     record: Problem = {
         "type": "about:blank",
-        "title": titles.get(status, "Refused"),
+        "title": TITLES.get(status, "Refused"),
         "status": status,
         "detail": detail,
     }
@@ -284,8 +297,12 @@ class _Service:
         load: Callable[[], Predictor],
         on_ready: Callable[[dict[str, float]], None],
         on_failure: Callable[[str], None],
+        metrics: Metrics,
+        slot: int,
     ) -> None:
         self.log = log
+        self._metrics = metrics
+        self.recorder: Recorder = metrics.recorder(slot)
         # One thread: the engine takes one caller at a time and uses the CPUs itself.
         self.executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predict")
         self._settings = settings
@@ -305,6 +322,10 @@ class _Service:
             ("POST", INVOCATIONS_PATH): self.invoke,
             ("GET", EXECUTION_PARAMETERS_PATH): self.execution_parameters,
         }
+        self._embeds = METRICS_EMF in settings.metrics
+        self.shows_metrics = METRICS_PROMETHEUS in settings.metrics
+        if self.shows_metrics:
+            self.routes["GET", METRICS_PATH] = self.metrics
 
     def prepare(self) -> None:
         """Load the model and predict once; runs in the worker thread."""
@@ -330,6 +351,7 @@ class _Service:
             predictor=predictor, started_to_ready_ms=phases["started_to_ready_ms"]
         )
         self.log.info("model", model=predictor.spec.id, model_sha256=predictor.spec.sha256)
+        self.recorder.ready()
         self._on_ready(phases)
 
     def _fail(self, sentence: str) -> None:
@@ -354,6 +376,20 @@ class _Service:
         }
         return Response(content=json.dumps(parameters), media_type=MEDIA_JSON)
 
+    async def metrics(self, _: Request) -> Response:
+        """Answer `GET /metrics` for all workers of the container."""
+        predictor = self._ready.predictor
+        model = None
+        if predictor is not None:
+            model = {"id": predictor.spec.id, "sha256": predictor.spec.sha256}
+        return Response(self._metrics.text(model=model), headers={"Content-Type": CONTENT_TYPE})
+
+    def fault(self, error: Exception, *, request_id: str | None = None) -> Response:
+        """The answer where the service itself failed; the log says more than the caller hears."""
+        named = {} if request_id is None else {"request_id": request_id}
+        self.log.error("fault", kind=type(error).__name__, **named)
+        return problem(500, "The service failed on this request; see its log.")
+
     def _not_ready(self) -> Response:
         failure = self._ready.failure
         if failure is not None:
@@ -372,12 +408,41 @@ class _Service:
         except ClientDisconnect:
             # Nobody is left to read an answer; the line in the log is for us.
             response = problem(400, "The sender closed the connection.")
+        except Exception as error:  # noqa: BLE001
+            fields["outcome"] = "error"
+            response = self.fault(error, request_id=request_id)
         fields["status"] = response.status_code
         fields.setdefault("outcome", "refused")
-        fields["total_ms"] = round((time.perf_counter() - began) * 1000, 2)
-        self.log.info("request", **fields)
+        self._note(fields, time.perf_counter() - began)
         response.headers[REQUEST_ID_HEADER] = request_id
         return response
+
+    def _note(self, fields: dict[str, Any], seconds: float) -> None:
+        """One line in the log and the numbers of one request."""
+        fields["total_ms"] = round(seconds * 1000, 2)
+        recorder, outcome, status = self.recorder, fields["outcome"], fields["status"]
+        recorder.request(
+            status=status,
+            seconds=seconds,
+            body_bytes=fields.get("bytes", 0),
+            abandoned=outcome == "abandoned",
+        )
+        if outcome != "refused" or status in _ABOUT_THE_IMAGE:
+            for became in fields.get("outcomes", (outcome,)):
+                kind = "error" if became == _ERROR_OF_ONE else became.partition(" ")[0]
+                if kind in OUTCOMES:
+                    recorder.image(kind)
+        for stage in STAGES:
+            spent_ms = fields.get(f"{stage}_ms")
+            if spent_ms:
+                recorder.stage(stage, spent_ms / 1000)
+        predictor = self._ready.predictor
+        if predictor is not None:
+            fields["model"], fields["model_sha256"] = predictor.spec.id, predictor.spec.sha256
+            if self._embeds:
+                self.log.always("request", **fields, **embedded(fields))
+                return
+        self.log.info("request", **fields)
 
     async def _answer(self, request: Request, began: float, fields: dict[str, Any]) -> Response:
         predictor = self._ready.predictor
@@ -397,14 +462,13 @@ class _Service:
                 place.leave()
                 return read
             fields["bytes"] = len(read)
-            # Emptied by whoever needs it: a job that was cancelled stays in the executor's queue.
-            body = [read]
+            work = _Work(body=read)
             del read
             job = self.executor.submit(
-                self._run, predictor, body, content_type, options, deadline_s
+                self._run, predictor, work, content_type, options, deadline_s
             )
             waiting = asyncio.wrap_future(job)
-            waiting.add_done_callback(lambda done: _finished(done, body, place))
+            waiting.add_done_callback(lambda done: _finished(done, work, place))
         except BaseException:
             place.leave()
             raise
@@ -415,6 +479,8 @@ class _Service:
             await asyncio.wait(either, timeout=max(0.0, left_s), return_when="FIRST_COMPLETED")
         finally:
             gone.cancel()
+        if work.queued_ms is not None:
+            fields["queue_ms"] = work.queued_ms
         if waiting.done():
             return self._result(job, predictor, request, began, fields)
         job.cancel()
@@ -430,14 +496,14 @@ class _Service:
     def _run(
         self,
         predictor: Predictor,
-        body: list[bytes],
+        work: "_Work",
         content_type: str | None,
         options: Options,
         deadline_s: float,
     ) -> Answers:
         begun = time.perf_counter()
         photographs = extract(
-            body.pop(),
+            work.begin(),
             media_type(content_type),
             boundary=boundary_of(content_type),
             most=self._settings.max_images,
@@ -634,6 +700,7 @@ class _Place:
         self._taken = True
         self._bytes_held = 0
         service.pending += 1
+        self._show()
 
     def hold(self, size: int) -> bool:
         """Whether there is room for a body of at least `size` bytes; if so, it is taken."""
@@ -642,6 +709,7 @@ class _Place:
             return False
         self._bytes_held += more
         self._service.bytes_held += more
+        self._show()
         return True
 
     def leave(self) -> None:
@@ -650,10 +718,38 @@ class _Place:
             self._taken = False
             self._service.pending -= 1
             self._service.bytes_held -= self._bytes_held
+            self._show()
+
+    def _show(self) -> None:
+        service = self._service
+        service.recorder.queue(pending=service.pending, bytes_held=service.bytes_held)
 
 
-def _finished(waiting: "asyncio.Future[Answers]", body: list[bytes], place: _Place) -> None:
-    body.clear()
+class _Work:
+    """A body on its way to the worker thread, which takes it out.
+
+    A job that was cancelled stays in the executor's queue, and must not hold the body there.
+    """
+
+    def __init__(self, *, body: bytes) -> None:
+        self._body = body
+        self._since = time.perf_counter()
+        self.queued_ms: float | None = None
+
+    def begin(self) -> bytes:
+        """The body, once; notes how long it has waited."""
+        self.queued_ms = round((time.perf_counter() - self._since) * 1000, 2)
+        body = self._body
+        self.drop()
+        return body
+
+    def drop(self) -> None:
+        """Let the body go."""
+        self._body = b""
+
+
+def _finished(waiting: "asyncio.Future[Answers]", work: _Work, place: _Place) -> None:
+    work.drop()
     place.leave()
     # Retrieved here as well, so that a request that gave up leaves no warning behind.
     if not waiting.cancelled():

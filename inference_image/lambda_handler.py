@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from inference_image.contract import (
+    ENV_METRICS,
     ENV_SERVING_MODE,
     MEDIA_PROBLEM,
     SERVING_MODE_SERVERLESS,
@@ -263,7 +264,8 @@ def settings_on_lambda(environment: Mapping[str, str]) -> Settings:
     Raises:
         SettingsError: naming the variable, its value and what is allowed.
     """
-    known = {ENV_SERVING_MODE: SERVING_MODE_SERVERLESS, **environment}
+    # A gateway reaches one environment of many, and its counts would be those of no function.
+    known = {ENV_SERVING_MODE: SERVING_MODE_SERVERLESS, ENV_METRICS: "none", **environment}
     cpus = available_cpus()
     with contextlib.suppress(ValueError):
         cpus = min(cpus, int(environment.get(_MEMORY_VARIABLE, "")) / MIB_PER_VCPU)

@@ -48,6 +48,10 @@ class JsonLog:
         """What happened, once per request or phase."""
         self._write("info", event, fields)
 
+    def always(self, event: str, **fields: Any) -> None:
+        """What must be written at any level, because somebody counts the lines."""
+        self._write("info", event, fields, threshold=0)
+
     def warning(self, event: str, **fields: Any) -> None:
         """What somebody should look at some day."""
         self._write("warning", event, fields)
@@ -72,8 +76,10 @@ class JsonLog:
             return
         self._writer.join(within_s)
 
-    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
-        if _ORDER[level] < self._threshold:
+    def _write(
+        self, level: str, event: str, fields: dict[str, Any], *, threshold: int | None = None
+    ) -> None:
+        if _ORDER[level] < (self._threshold if threshold is None else threshold):
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))

@@ -1,4 +1,7 @@
-"""The service's routes as a FastAPI application: OpenAPI document, 404 and 405.
+"""The service's routes as a FastAPI application: OpenAPI document (3.1), 404 and 405.
+
+A test compares the document with the answers that the contract suite sees, so that every path,
+status, media type and header which the service answers is in it.
 
 Imported for the first request that the routes of `http_app` do not answer.
 """
@@ -8,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints, is_typeddict
 
 from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from inference_image.contract import (
@@ -21,10 +24,13 @@ from inference_image.contract import (
     MEDIA_MULTIPART,
     MEDIA_OPAQUE,
     MEDIA_PROBLEM,
+    METRICS_PATH,
     NOT_A_DEVICE,
     NOT_ASSESSED,
+    OPENAPI_PATH,
     PING_PATH,
     PROBLEM_TITLES,
+    TITLES,
     ExecutionParameters,
     Prediction,
     Problem,
@@ -68,17 +74,24 @@ _FORM: Final = {
 }
 _REQUEST_ID: Final[dict[str, Any]] = {
     "X-Request-Id": {
+        "required": True,
         "description": "The caller's id where it was usable, else a new one.",
         "schema": {"type": "string"},
     }
 }
 _RETRY_AFTER: Final[dict[str, Any]] = {
-    "Retry-After": {
-        "description": "Seconds; also in the body as `retry_after_s`.",
-        "schema": {"type": "integer", "minimum": 1},
+    "description": "Seconds; also in the body as `retry_after_s`, since SageMaker drops headers.",
+    "schema": {"type": "integer", "minimum": 1},
+}
+# Status -> whether the time to wait is always there. A model that cannot be loaded has none.
+_RETRIED: Final = {429: True, 503: False}
+_CLOSED: Final[dict[str, Any]] = {
+    "Connection": {
+        "description": "`close` where the body did not arrive in time.",
+        "schema": {"type": "string"},
     }
 }
-_RETRIED: Final = (429, 503)
+_BEYOND_PATHS: Final = {404: "NotFound", 405: "MethodNotAllowed"}
 _PARAMETERS: Final = [
     {
         "name": CUSTOM_ATTRIBUTES_HEADER,
@@ -126,15 +139,23 @@ def documented_app(
     ping: Callable[[Request], Awaitable[Response]],
     invocations: Callable[[Request], Awaitable[Response]],
     execution_parameters: Callable[[Request], Awaitable[Response]],
+    metrics: Callable[[Request], Awaitable[Response]] | None,
     problem: Callable[..., Response],
 ) -> FastAPI:
-    """A FastAPI app of the routes; refusals are `application/problem+json`."""
+    """A FastAPI app of the routes; refusals are `application/problem+json`.
+
+    `metrics` is None where the service does not show them.
+    """
     app = FastAPI(
         title="Diabetic retinopathy inference",
         version="1",
-        description=f"{NOT_A_DEVICE} {NOT_ASSESSED}",
+        description=(
+            f"{NOT_A_DEVICE} {NOT_ASSESSED} Another path is answered 404 and another method 405, "
+            "as `components.responses` says. What is no HTTP at all is answered 400 as plain text."
+        ),
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
         # A redirect would go to whatever host the caller's own header names.
         redirect_slashes=False,
     )
@@ -142,6 +163,7 @@ def documented_app(
         PING_PATH,
         ping,
         methods=["GET"],
+        operation_id="ping",
         summary="Whether predictions can be made",
         response_class=Response,
         responses={
@@ -164,6 +186,7 @@ def documented_app(
         EXECUTION_PARAMETERS_PATH,
         execution_parameters,
         methods=["GET"],
+        operation_id="executionParameters",
         summary="How Batch Transform should send its images",
         response_class=Response,
         responses={
@@ -173,6 +196,9 @@ def documented_app(
             }
         },
     )
+    if metrics is not None:
+        _add_metrics(app, metrics)
+    _add_document(app)
     images = {"schema": {"type": "string", "format": "binary"}}
     one, refused = schema_of(Prediction), schema_of(Problem)
     answers = {
@@ -186,6 +212,7 @@ def documented_app(
         INVOCATIONS_PATH,
         invocations,
         methods=["POST"],
+        operation_id="grade",
         summary="Grade fundus photographs",
         description=(
             "One image is answered with an object. Several, in JSON or in a form, are answered "
@@ -235,13 +262,83 @@ def documented_app(
             headers=dict(error.headers or {}),
         )
 
+    described = app.openapi
+
+    def complete() -> dict[str, Any]:
+        """FastAPI's document, with the answers that belong to no path."""
+        document = described()
+        allow = {"Allow": {"required": True, "schema": {"type": "string"}}}
+        document["components"] = {
+            "responses": {
+                name: _refusal(status, allow if status == 405 else {})
+                for status, name in _BEYOND_PATHS.items()
+            }
+        }
+        return document
+
+    app.openapi = complete  # type: ignore[method-assign]
     return app
 
 
+def _add_metrics(app: FastAPI, metrics: Callable[[Request], Awaitable[Response]]) -> None:
+    app.add_api_route(
+        METRICS_PATH,
+        metrics,
+        methods=["GET"],
+        operation_id="metrics",
+        summary="Counts and times of all workers, for Prometheus",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "Text exposition format 0.0.4.",
+                "content": {"text/plain": {"schema": {"type": "string"}}},
+            }
+        },
+    )
+
+
+def _add_document(app: FastAPI) -> None:
+    async def document(_: Request) -> Response:
+        return JSONResponse(app.openapi())
+
+    app.add_api_route(
+        OPENAPI_PATH,
+        document,
+        methods=["GET"],
+        operation_id="document",
+        summary="This document",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "OpenAPI 3.1.",
+                "content": {
+                    MEDIA_JSON: {
+                        "schema": {
+                            "type": "object",
+                            "required": ["openapi", "info", "paths", "components"],
+                        }
+                    }
+                },
+            }
+        },
+    )
+
+
 def _refusal(status: int, headers: dict[str, Any] = _REQUEST_ID) -> dict[str, Any]:
-    headers = headers | (_RETRY_AFTER if status in _RETRIED else {})
+    schema = schema_of(Problem)
+    schema["properties"] |= {
+        "type": {"const": "about:blank"},
+        "title": {"const": TITLES[status]},
+        "status": {"const": status},
+    }
+    if status in _RETRIED:
+        always = _RETRIED[status]
+        headers = {**headers, "Retry-After": {**_RETRY_AFTER, "required": always}}
+        schema["required"] = [*schema["required"], *(["retry_after_s"] if always else [])]
+    if status == 400:
+        headers = {**headers, **_CLOSED}
     return {
-        "description": PROBLEM_TITLES[status],
+        "description": TITLES[status],
         "headers": headers,
-        "content": {MEDIA_PROBLEM: {"schema": schema_of(Problem)}},
+        "content": {MEDIA_PROBLEM: {"schema": schema}},
     }

@@ -35,6 +35,7 @@ from inference_image.contract import (
     PROBLEM_TITLES,
 )
 from inference_image.log import JsonLog
+from inference_image.metrics import Metrics
 from inference_image.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -122,9 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serving_mode=settings.serving_mode,
     )
     board = Board(settings.workers)
+    metrics = Metrics(settings.workers)
 
     def work(slot: int) -> int:
-        return _run_worker(settings, listener, log, start_id, started_s, board, slot)
+        return _run_worker(settings, listener, log, start_id, started_s, board, metrics, slot)
 
     with contextlib.closing(listener):
         if settings.workers == 1:
@@ -211,6 +213,7 @@ def _run_worker(
     start_id: str,
     started_s: float,
     board: Board,
+    metrics: Metrics,
     slot: int,
 ) -> int:
     """Import the service, serve until told to stop, return the exit code."""
@@ -245,6 +248,8 @@ def _run_worker(
         # With peers on the same socket a request must never meet a worker that still loads;
         # while none is ready, the supervisor answers.
         listen_while_loading=settings.workers == 1,
+        metrics=metrics,
+        slot=slot,
     )
     _log_server(log)
     config = uvicorn.Config(

@@ -45,6 +45,7 @@ class Settings:
     operating_point: str | None
     batch: bool
     log_level: str
+    metrics: frozenset[str] = frozenset({contract.METRICS_PROMETHEUS})
     model_url: str | None = None
     base_path: str = ""
 
@@ -100,6 +101,7 @@ class Settings:
             operating_point=read(contract.ENV_OPERATING_POINT),
             batch=read(contract.ENV_BATCH),
             log_level=read(contract.ENV_LOG_LEVEL),
+            metrics=read(contract.ENV_METRICS),
             model_url=read(contract.ENV_MODEL_URL),
             base_path=read(contract.ENV_BASE_PATH) or "",
         )

@@ -55,6 +55,24 @@ def _text(_: str, text: str) -> str:
     return text
 
 
+def _choices(allowed: tuple[str, ...]) -> _Read:
+    """Any of the allowed words, separated by commas; "none" for none of them."""
+
+    def read(name: str, text: str) -> frozenset[str]:
+        words = [word.strip().lower() for word in text.split(",")]
+        if words == ["none"]:
+            return frozenset()
+        for word in words:
+            if word not in allowed:
+                raise SettingsError(
+                    f"{name} must be any of {', '.join(allowed)}, separated by commas, or none; "
+                    f"it holds {word!r}"
+                )
+        return frozenset(words)
+
+    return read
+
+
 def _choice(allowed: tuple[str, ...]) -> _Read:
     def read(name: str, text: str) -> str:
         value = text.lower()
@@ -197,6 +215,12 @@ VARIABLES: Final = (
         default="info",
         meaning="`debug`, `info`, `warning` or `error`; lines are JSON on standard output.",
         read=_choice(LOG_LEVELS),
+    ),
+    Variable(
+        name=contract.ENV_METRICS,
+        default=contract.METRICS_PROMETHEUS,
+        meaning="`prometheus` (`GET /metrics`), `emf` (CloudWatch, in the log), both, or `none`.",
+        read=_choices(contract.METRICS),
     ),
     Variable(
         name=contract.ENV_MODEL_URL,

@@ -13,6 +13,7 @@ from inference_image.contract import ACCEPTED_CONTENT_TYPES, CUSTOM_ATTRIBUTES_H
 from inference_image.http_app import create_app
 from inference_image.log import JsonLog
 from inference_image.settings import Settings
+from tests.described_answers import Described
 from tests.photograph_files import ENCODINGS, PATIENT, Encoding, dicom, png
 from tests.service_harness import (
     TINY_MODEL,
@@ -61,7 +62,7 @@ def service(request: pytest.FixtureRequest) -> Iterator[Any]:
         served.logged = lambda: json.dumps(served.events) + served.errors  # type: ignore[attr-defined]
         transport = served
     with running(transport) as ready:
-        yield ready
+        yield Described(ready)
 
 
 @pytest.fixture(scope="module", params=["application", "process"])
@@ -73,7 +74,7 @@ def batch(request: pytest.FixtureRequest) -> Iterator[Any]:
     else:
         transport = Served(TINY_MODEL, environment=environment)
     with running(transport) as ready:
-        yield ready
+        yield Described(ready)
 
 
 def post(service: Any, body: bytes, content_type: str, **headers: str) -> Any:

@@ -19,6 +19,7 @@ from inference_image.contract import (
 )
 from inference_image.http_app import create_app
 from inference_image.settings import Settings
+from tests.described_answers import Described
 from tests.lambda_harness import InLambda
 from tests.service_harness import (
     TINY_MODEL,
@@ -46,7 +47,7 @@ def service(request: pytest.FixtureRequest) -> Iterator[Any]:
     else:
         transport = Served(TINY_MODEL, environment=SMALL_LIMITS)
     with running(transport) as ready:
-        yield ready
+        yield Described(ready)
 
 
 def grade(

@@ -183,6 +183,12 @@ def test_two_workers_share_the_port_and_one_count() -> None:
         counts = [invoke(served).json()["container"]["requests_before"] for _ in range(12)]
         assert counts == list(range(12))
         assert len(children(served)) == 2
+        # Whichever worker is asked, it knows of all.
+        wait_until(lambda: count(served, "ready") == 2)
+        for _ in range(6):
+            numbers = served.request("GET", "/metrics").body
+            assert b'dr_requests_total{status="200"} 12\n' in numbers
+            assert b"dr_workers_ready 2\n" in numbers
 
 
 def test_until_a_worker_is_ready_callers_are_told_to_come_back() -> None:
@@ -319,6 +325,9 @@ def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
         died = served.event("worker_died")
         assert died is not None
         assert died["exit_code"] == -signal.SIGKILL
+        numbers = served.request("GET", "/metrics").body
+        assert b"dr_worker_starts_total 3\n" in numbers
+        assert b'dr_requests_total{status="200"} 6\n' in numbers
         stop(served)
         assert served.end() == 0
 

@@ -17,6 +17,7 @@ import openapi_spec_validator
 import pytest
 from PIL import Image
 
+from benchmarks.faults.document import DescribedService
 from inference_image.contract import (
     ACCEPTED_CONTENT_TYPES,
     CUSTOM_ATTRIBUTES_HEADER,
@@ -331,7 +332,14 @@ def test_the_document_of_the_api_names_routes_types_and_refusals() -> None:
         document = transport.request("GET", "/openapi.json").json()
     openapi_spec_validator.validate(document)
     paths = document["paths"]
-    assert set(paths) == {"/ping", "/invocations", "/execution-parameters"}
+    assert set(paths) == {
+        "/ping",
+        "/invocations",
+        "/execution-parameters",
+        "/metrics",
+        "/openapi.json",
+    }
+    assert document["openapi"].startswith("3.1.")
     operation = paths["/invocations"]["post"]
     assert set(operation["requestBody"]["content"]) == set(ACCEPTED_CONTENT_TYPES)
     assert {int(status) for status in operation["responses"]} == {200, *PROBLEM_TITLES}
@@ -418,3 +426,187 @@ def test_a_fault_of_the_service_is_a_500_problem_and_a_line_in_the_log() -> None
         assert "gone" not in reply.body.decode()
         assert transport.request("GET", "/ping").status == 200
     assert [e["kind"] for e in events if e["event"] == "fault"] == ["RuntimeError"]
+
+
+def check_described(described: DescribedService, reply: Any, path: str = "/invocations") -> None:
+    method = "POST" if path == "/invocations" else "GET"
+    faults = described.faults(
+        method, path, status=reply.status, headers=reply.headers, body=reply.body
+    )
+    assert faults == []
+
+
+def test_every_answer_of_the_document_can_be_had_and_is_as_it_says() -> None:
+    with service(loader(Engine())) as (transport, _, _):
+        described = DescribedService(transport.request("GET", "/openapi.json").json())
+        for path in ("/ping", "/execution-parameters", "/metrics", "/openapi.json"):
+            check_described(described, transport.request("GET", path), path)
+        for body, headers in (
+            (drawn_jpeg(), {}),
+            (drawn_jpeg(), {"Accept": "text/csv"}),
+            (b"", {}),
+            (bytes(40_000_000), {}),
+            (drawn_jpeg(), {"Content-Type": "text/plain"}),
+            (b"no image", {}),
+        ):
+            check_described(described, transport.request("POST", "/invocations", body, headers))
+    release = threading.Event()
+
+    def loads_on_command() -> Predictor:
+        assert release.wait(30)
+        return loader(Engine(gate=release))()
+
+    with service(loads_on_command, wait=False) as (transport, _, _):
+        check_described(described, transport.request("GET", "/ping"), "/ping")
+        check_described(described, send(transport))
+        release.set()
+        transport.wait_ready()
+    gate = threading.Event()
+    slow = service(loader(Engine(gate=gate)), MODEL_SERVER_TIMEOUT="0.5", DR_QUEUE_LIMIT="0")
+    with slow as (transport, _, _), ThreadPoolExecutor(1) as caller:
+        first = caller.submit(send, transport)
+        wait_until(lambda: b"dr_pending_requests 1" in transport.request("GET", "/metrics").body)
+        check_described(described, send(transport))
+        check_described(described, first.result())
+        gate.set()
+    broken = Engine(logits=(0.0, float("nan"), 0.0, 0.0, 0.0), warm=(0.0,) * 5)
+    with service(loader(broken)) as (transport, _, _):
+        check_described(described, send(transport))
+    assert described.seen == described.answers()
+
+
+def test_an_answer_that_the_document_lacks_is_found() -> None:
+    with service(loader(Engine())) as (transport, _, _):
+        described = DescribedService(transport.request("GET", "/openapi.json").json())
+        good = send(transport)
+
+    def faults(status: int = 200, body: bytes = good.body, **headers: str) -> list[str]:
+        named = {**good.headers, **{k.replace("_", "-"): v for k, v in headers.items()}}
+        return described.faults("POST", "/invocations", status=status, headers=named, body=body)
+
+    assert faults() == []
+    assert "not described" in faults(status=418)[0]
+    assert "x-secret is not described" in faults(x_secret="1")[0]
+    assert "media type" in faults(content_type="text/html")[0]
+    assert "not JSON" in faults(body=b"{")[0]
+    assert faults(body=b"{}")
+    bare = {"content-type": "application/json"}
+    (missing,) = described.faults("POST", "/invocations", status=200, headers=bare, body=good.body)
+    assert "x-request-id is missing" in missing
+    assert described.faults("GET", "/", status=200, headers={}, body=b"")
+
+
+def test_each_line_of_a_request_has_what_the_docs_promise() -> None:
+    spec = load_model_spec(TINY_MODEL)
+    with service(loader(Engine())) as (transport, events, _):
+        send(transport)
+        transport.request("POST", "/invocations", b"no image", {})
+        several(transport, 2)
+    graded, refused, both = (event for event in events if event["event"] == "request")
+    for line in (graded, refused, both):
+        assert (line["model"], line["model_sha256"]) == (spec.id, spec.sha256)
+        assert len(line["request_id"]) == 32
+        assert line["bytes"] > 0
+        assert line["total_ms"] >= line["queue_ms"] >= 0
+    assert [line["status"] for line in (graded, refused, both)] == [200, 422, 200]
+    assert [line["outcome"] for line in (graded, refused, both)] == ["graded", "refused", "several"]
+
+
+def test_a_fault_is_logged_with_the_request_it_spoiled() -> None:
+    class Broken(Engine):
+        def predict(self, pixels: Any, *, with_features: bool = False) -> Outputs:
+            if self.calls:
+                raise RuntimeError("the engine is gone")
+            return super().predict(pixels, with_features=with_features)
+
+    with service(loader(Broken())) as (transport, events, _):
+        reply = send(transport)
+        assert b'dr_images_total{outcome="error"} 1' in transport.request("GET", "/metrics").body
+    fault, line = (event for event in events if event["event"] in ("fault", "request"))
+    assert fault["request_id"] == line["request_id"] == reply.headers["x-request-id"]
+    assert (line["outcome"], line["status"], fault["kind"]) == ("error", 500, "RuntimeError")
+
+
+# The schema that the specification publishes, by its sentences (checked 2026-11-28):
+# https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/
+# CloudWatch_Embedded_Metric_Format_Specification.html
+def text_of(longest: int) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "maxLength": longest}
+
+
+EMBEDDED = {
+    "type": "object",
+    "required": ["_aws"],
+    "properties": {
+        "_aws": {
+            "type": "object",
+            "required": ["Timestamp", "CloudWatchMetrics"],
+            "properties": {
+                "Timestamp": {"type": "integer", "minimum": 0},
+                "CloudWatchMetrics": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {
+                        "type": "object",
+                        "required": ["Namespace", "Dimensions", "Metrics"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "Namespace": text_of(1024),
+                            "Dimensions": {
+                                "type": "array",
+                                "minItems": 1,
+                                "items": {"type": "array", "maxItems": 30, "items": text_of(250)},
+                            },
+                            "Metrics": {
+                                "type": "array",
+                                "minItems": 1,
+                                "maxItems": 100,
+                                "items": {
+                                    "type": "object",
+                                    "required": ["Name"],
+                                    "additionalProperties": False,
+                                    "properties": {
+                                        "Name": text_of(1024),
+                                        "Unit": {"enum": ["Milliseconds", "Bytes", "Count"]},
+                                        "StorageResolution": {"enum": [1, 60]},
+                                    },
+                                },
+                            },
+                        },
+                    },
+                },
+            },
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("level", ["info", "error"])
+def test_when_asked_each_request_is_a_cloudwatch_metric_at_any_level(level: str) -> None:
+    begun_ms = time.time() * 1000
+    asked = {"DR_METRICS": "emf", "DR_LOG_LEVEL": level}
+    with service(loader(Engine()), **asked) as (transport, events, _):
+        send(transport)
+        transport.request("POST", "/invocations", b"no image", {})
+        several(transport, 2)
+        assert transport.request("GET", "/metrics").status == 404
+        assert "/metrics" not in transport.request("GET", "/openapi.json").json()["paths"]
+    lines = [event for event in events if event["event"] == "request"]
+    assert len(lines) == 3
+    for line in lines:
+        jsonschema.validate(line, EMBEDDED)
+        assert begun_ms - 1 <= line["_aws"]["Timestamp"] <= time.time() * 1000
+        (directive,) = line["_aws"]["CloudWatchMetrics"]
+        # What a directive refers to must be in the line: numbers, and texts of dimensions.
+        for metric in directive["Metrics"]:
+            assert isinstance(line[metric["Name"]], int | float), metric
+        for dimension in directive["Dimensions"][0]:
+            assert 0 < len(line[dimension]) <= 1024
+        assert line["turned_away"] == line["faults"] == line["ungradable"] == 0
+    assert [line["answered"] for line in lines] == [1, 0, 1]
+
+
+def test_without_being_asked_no_line_is_a_metric() -> None:
+    with service(loader(Engine())) as (transport, events, _):
+        send(transport)
+    assert all("_aws" not in event for event in events)

@@ -189,3 +189,22 @@ def test_less_than_a_cpu_is_one_worker(cpus: float, workers: int) -> None:
     assert default_workers(cpus, one_request_at_a_time=False) == workers
     assert default_workers(cpus, one_request_at_a_time=True) == 1
     assert default_threads(cpus, workers) >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {"prometheus"}),
+        ("none", set()),
+        ("EMF", {"emf"}),
+        ("prometheus, emf", {"prometheus", "emf"}),
+    ],
+)
+def test_metrics_are_chosen_by_name(text: str, expected: set[str]) -> None:
+    assert Settings.from_environment({"DR_METRICS": text}).metrics == expected
+
+
+@pytest.mark.parametrize("text", ["statsd", "none,emf", "emf,,prometheus", ","])
+def test_metrics_that_are_not_known_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="DR_METRICS must be any of prometheus, emf"):
+        Settings.from_environment({"DR_METRICS": text})

@@ -1,0 +1,1 @@
+"""What the service does when it is attacked, overloaded, killed and stopped, with counts."""
