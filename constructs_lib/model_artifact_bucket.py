@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
@@ -36,8 +36,14 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MODEL_ID: Final = re.compile(r"(?!\.)[\w.-]+")
 # Enough of a digest to tell the versions of one package apart in a stack.
 _ID_CHARACTERS: Final = 8
-# Its default of 128 MiB is killed on models of some tens of MB (aws/aws-cdk#7950).
-_PUBLISHER_MEMORY_MIB: Final = 1024
+# Its default of 128 MiB is killed on models of some tens of MB (aws/aws-cdk#7950). A function's
+# share of processor and network grows with its memory, and it has 15 minutes: the larger the
+# package, the more memory, up to what new accounts are allowed.
+_PUBLISHER_MEMORY_MIB: Final = ((512, 1024), (2048, 2048))
+_PUBLISHER_MEMORY_MIB_ABOVE: Final = 3008
+_DEFAULT_ACCESS_LOG_DAYS: Final = 90
+_DEFAULT_NONCURRENT_DAYS: Final = 30
+_ACCESS_LOG_PREFIX: Final = "model-bucket/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,17 +133,23 @@ class ModelArtifactBucket(Construct):
         model = ModelArtifactBucket(self, "Models").add_model(Path("model_artifacts/mine"))
 
     Args:
+        bucket: your own bucket instead of a new one; its encryption, logs and life stay yours,
+            and the other arguments, which are about a new bucket, are refused with it.
         encryption_key: KMS key of the objects.
-        removal_policy: what `cdk destroy` does with the bucket.
-        auto_delete_objects: empty the bucket before it is deleted; this adds a Lambda
+        access_logs: keep S3's record of every request for a package.
+        access_logs_bucket: where that record goes, encrypted with keys that S3 manages.
+        access_log_days: how long the record is kept in the log bucket that is made here.
+        removal_policy: what `cdk destroy` does with the buckets.
+        auto_delete_objects: empty the buckets before they are deleted; this adds a Lambda
             function, and needs `removal_policy=DESTROY`.
         noncurrent_days: after how many days replaced versions are deleted, at least 1.
 
-    Defaults: encryption with keys that S3 manages; RETAIN, so that destroying a stack deletes
-    no model; 30 days. The name is CloudFormation's.
+    Defaults: a new bucket, encrypted with keys that S3 manages; access logs, in a log bucket
+    of its own for 90 days; RETAIN, so that destroying a stack deletes no model; 30 days. The
+    names are CloudFormation's.
 
-    Defines: a bucket, its TLS-only policy, and for each package that is published by the
-    deployment, the custom resource that copies it.
+    Defines: a bucket, its log bucket, their TLS-only policies, and for each package that is
+    published by the deployment, the custom resource that copies it.
 
     Raises:
         ValidationError: the arguments contradict each other.
@@ -148,19 +160,57 @@ class ModelArtifactBucket(Construct):
         scope: Construct,
         construct_id: str,
         *,
+        bucket: s3.IBucket | None = None,
         encryption_key: kms.IKey | None = None,
+        access_logs: bool = True,
+        access_logs_bucket: s3.IBucket | None = None,
+        access_log_days: int = _DEFAULT_ACCESS_LOG_DAYS,
         removal_policy: cdk.RemovalPolicy = cdk.RemovalPolicy.RETAIN,
         auto_delete_objects: bool = False,
-        noncurrent_days: int = 30,
+        noncurrent_days: int = _DEFAULT_NONCURRENT_DAYS,
     ) -> None:
         super().__init__(scope, construct_id)
         faults = []
         if auto_delete_objects and removal_policy != cdk.RemovalPolicy.DESTROY:
             faults.append("auto_delete_objects needs removal_policy DESTROY")
-        if noncurrent_days < 1:
-            faults.append(f"noncurrent_days must be at least 1; got {noncurrent_days}")
+        for name, days in (
+            ("noncurrent_days", noncurrent_days),
+            ("access_log_days", access_log_days),
+        ):
+            if days < 1:
+                faults.append(f"{name} must be at least 1; got {days}")
+        if access_logs_bucket is not None and not access_logs:
+            faults.append("access_logs_bucket is given although access_logs is false")
+        ours = {
+            "encryption_key": encryption_key is not None,
+            "access_logs": not access_logs,
+            "access_logs_bucket": access_logs_bucket is not None,
+            "access_log_days": access_log_days != _DEFAULT_ACCESS_LOG_DAYS,
+            "removal_policy": removal_policy != cdk.RemovalPolicy.RETAIN,
+            "auto_delete_objects": auto_delete_objects,
+            "noncurrent_days": noncurrent_days != _DEFAULT_NONCURRENT_DAYS,
+        }
+        if bucket is not None and any(ours.values()):
+            given = ", ".join(name for name, changed in ours.items() if changed)
+            faults.append(f"bucket is your own, so {given} must be set on it and not here")
         refuse(f"ModelArtifactBucket {self.node.path}", faults)
         self._copies: dict[str, s3_deployment.BucketDeployment] = {}
+        if bucket is not None:
+            self.bucket = bucket
+            return
+        if access_logs and access_logs_bucket is None:
+            access_logs_bucket = s3.Bucket(
+                self,
+                "AccessLogs",
+                block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+                enforce_ssl=True,
+                # S3 delivers access logs to no bucket with a KMS key.
+                encryption=s3.BucketEncryption.S3_MANAGED,
+                object_ownership=s3.ObjectOwnership.BUCKET_OWNER_ENFORCED,
+                removal_policy=removal_policy,
+                auto_delete_objects=auto_delete_objects,
+                lifecycle_rules=[s3.LifecycleRule(expiration=cdk.Duration.days(access_log_days))],
+            )
         self.bucket = s3.Bucket(
             self,
             "Bucket",
@@ -181,9 +231,12 @@ class ModelArtifactBucket(Construct):
                 s3.LifecycleRule(
                     abort_incomplete_multipart_upload_after=cdk.Duration.days(7),
                     noncurrent_version_expiration=cdk.Duration.days(noncurrent_days),
-                )
+                ),
+                s3.LifecycleRule(expired_object_delete_marker=True),
             ],
         )
+        if access_logs_bucket is not None:
+            _log_access(self.bucket, access_logs_bucket)
 
     def add_model(
         self, package_dir: Path | str, *, publish: Publish = PUBLISH_DEPLOYMENT
@@ -239,7 +292,7 @@ class ModelArtifactBucket(Construct):
                 prune=False,
                 retain_on_delete=True,
                 log_group=self._publisher_log_group(),
-                memory_limit=_PUBLISHER_MEMORY_MIB,
+                memory_limit=_memory_mib(spec),
                 ephemeral_storage_size=(
                     cdk.Size.mebibytes(storage_mib)
                     if storage_mib > limits.LAMBDA_DEFAULT_EPHEMERAL_STORAGE_MIB
@@ -267,9 +320,46 @@ class ModelArtifactBucket(Construct):
         )
 
 
+def _log_access(bucket: s3.Bucket, log_bucket: s3.IBucket) -> None:
+    """Deliver the access log of `bucket` by a bucket policy.
+
+    `server_access_logs_bucket` does the same only in apps with a certain feature flag, and asks
+    for an access control list, which a private bucket refuses, in all others.
+    """
+    cfn_bucket = cast("s3.CfnBucket", bucket.node.default_child)
+    cfn_bucket.logging_configuration = s3.CfnBucket.LoggingConfigurationProperty(
+        destination_bucket_name=log_bucket.bucket_name, log_file_prefix=_ACCESS_LOG_PREFIX
+    )
+    log_bucket.add_to_resource_policy(
+        iam.PolicyStatement(
+            sid="DeliverAccessLogs",
+            principals=[iam.ServicePrincipal("logging.s3.amazonaws.com")],
+            actions=["s3:PutObject"],
+            resources=[log_bucket.arn_for_objects(f"{_ACCESS_LOG_PREFIX}*")],
+            conditions={
+                "ArnLike": {"aws:SourceArn": bucket.bucket_arn},
+                "StringEquals": {"aws:SourceAccount": bucket.stack.account},
+            },
+        )
+    )
+
+
+def _size_mib(spec: ModelSpec) -> float:
+    return sum(entry.size_bytes for entry in spec.files) / _MIB
+
+
+def _memory_mib(spec: ModelSpec) -> int:
+    """Memory of the copying function, in three sizes so that models share one function."""
+    size_mib = _size_mib(spec)
+    for most_mib, memory_mib in _PUBLISHER_MEMORY_MIB:
+        if size_mib <= most_mib:
+            return memory_mib
+    return _PUBLISHER_MEMORY_MIB_ABOVE
+
+
 def _ephemeral_storage_mib(spec: ModelSpec) -> int:
     """Disk that the copying function needs, in whole GiB so that models share one function."""
-    size_mib = sum(entry.size_bytes for entry in spec.files) / _MIB
+    size_mib = _size_mib(spec)
     needed_mib = math.ceil(size_mib * _COPIES_ON_DISK) + 128
     if needed_mib > limits.LAMBDA_EPHEMERAL_STORAGE_MIB:
         refuse(

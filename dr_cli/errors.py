@@ -20,6 +20,7 @@ _SPEAKING: Final = frozenset(
         "dr_experiments.pricing.PriceTableError",
         "dr_experiments.pricing.UnknownPriceError",
         "dr_local.errors.LocalAwsError",
+        "dr_local.publish.UploadError",
         "inference_image.model_spec.ModelPackageError",
         "inference_image.settings.SettingsError",
         "constructs_lib.rules.ValidationError",
@@ -69,6 +70,10 @@ def unexpected(error: BaseException) -> str:
 
 def _missing_module(error: ModuleNotFoundError) -> str | None:
     module = (error.name or "").partition(".")[0]
+    if module == "stacks":
+        return (
+            "this command needs the stacks, which are in a checkout of dr-endpoints; run it there"
+        )
     extra = _EXTRA_OF_MODULE.get(module)
     if extra is None:
         return None

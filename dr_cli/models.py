@@ -1,8 +1,20 @@
 """`dr model`: looks at a model package, and publishes it."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from dr_cli.console import make_console
@@ -49,14 +61,28 @@ def push(package: Path, *, bucket: str | None, stage: str | None) -> None:
 
     where = "the local AWS" if local else "AWS"
     bucket = bucket or _bucket_of_stack(client_of("cloudformation"), stage=stage, where=where)
-    key = push_package(package, bucket=bucket, client=client_of("s3"))
+    with _upload_bar() as report:
+        key = push_package(package, bucket=bucket, client=client_of("s3"), progress=report)
     print(f"s3://{bucket}/{key} on {where}")
+
+
+@contextmanager
+def _upload_bar() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal; nothing in a log, where the last line says all."""
+    if not sys.stderr.isatty():
+        yield lambda _sent, _total: None
+        return
+    columns = (TextColumn("Pushing"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    # On stderr, so that the address on stdout can be read by a program.
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("push", total=None)
+        yield lambda sent, total: bar.update(task, completed=sent, total=total)
 
 
 def _bucket_of_stack(cloudformation: Any, *, stage: str | None, where: str) -> str:
     from botocore.exceptions import ClientError
 
-    from stacks.matrix import staged
+    from constructs_lib.stage_names import staged
 
     stack = staged(SHARED_STACK, stage)
     try:

@@ -165,9 +165,13 @@ def endpoint_target(name: str, *, region: str | None, describe: bool = False) ->
 
 
 def _not_deployed(name: str, deployed: Sequence[str]) -> str:
-    from stacks.matrix import MATRIX
-
-    known = name in {row.stack_id for row in MATRIX}
+    try:
+        from stacks.matrix import MATRIX
+    except ModuleNotFoundError:
+        # Installed from a wheel: the stacks belong to the checkout.
+        known = False
+    else:
+        known = name in {row.stack_id for row in MATRIX}
     command = dr(f"local deploy {name if known else 'NAME'}")
     there = f"deployed are: {', '.join(deployed)}" if deployed else "nothing is deployed"
     return f"endpoint {name} is not deployed on the local AWS; {there}; deploy it with: {command}"

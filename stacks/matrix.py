@@ -7,7 +7,6 @@ Data only: no `aws_cdk` here, so the experiments and the command line read the s
 the stacks are made from. Rows for Lambda join when the Lambda construct does.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +14,7 @@ from typing import Final
 
 from constructs_lib import limits
 from constructs_lib.rules import ValidationError, realtime_faults, refuse, serverless_faults
+from constructs_lib.stage_names import STACK_PREFIX, staged
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 
 
@@ -38,8 +38,6 @@ RUNTIMES: Final = (RUNTIME_LITERT,)
 # Model of a row -> the package folder in model_artifacts/ that it serves.
 MODEL_PACKAGES: Final = {"mobilenet": "mobilenet-demo", "vgg19": "vgg19-demo"}
 
-STACK_PREFIX: Final = "dr"
-STAGE_PATTERN: Final = r"[a-z][a-z0-9]{0,15}"
 # Half of what a new account may run at once (10 invocations in all, in most regions).
 DEFAULT_MAX_CONCURRENCY: Final = 5
 
@@ -106,25 +104,6 @@ class Deployment:
         """Name of the model package in `model_artifacts/`."""
         return MODEL_PACKAGES[self.model]
 
-
-def staged(name: str, stage: str | None) -> str:
-    """`dr-<name>`, or `dr-<stage>-<name>` so that two people can share an account.
-
-    Raises:
-        ValueError: the stage is not 1 to 16 lower-case letters and digits, or is a word that
-            would make its stacks look like another stage's.
-    """
-    if stage is None:
-        return f"{STACK_PREFIX}-{name}"
-    if not re.fullmatch(STAGE_PATTERN, stage) or stage in _RESERVED_STAGES:
-        raise ValueError(
-            f"stage must be 1 to 16 lower-case letters and digits, begin with a letter, and not "
-            f"be one of {_listed(sorted(_RESERVED_STAGES))}; got {stage!r}"
-        )
-    return f"{STACK_PREFIX}-{stage}-{name}"
-
-
-_RESERVED_STAGES: Final = {"shared", *(mode.value for mode in Mode)}
 
 _MODELS = tuple(MODEL_PACKAGES)
 # The instance types of the studies that this project follows, then the newest generation of

@@ -3,6 +3,7 @@
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import aws_cdk as cdk
 import pytest
@@ -14,8 +15,10 @@ from constructs_lib import ModelArtifact, ModelArtifactBucket, ValidationError
 from inference_image.model_spec import ModelPackageError, load_model_spec
 from tests.constructs_fixtures import (
     SHA256,
+    Template,
     make_package,
     manifest_of,
+    new_app,
     new_stack,
     only,
     resources,
@@ -30,6 +33,25 @@ MIB = 1024 * 1024
 
 def a_role(stack: cdk.Stack) -> iam.Role:
     return iam.Role(stack, "Role", assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"))
+
+
+def model_bucket(template: Template) -> dict[str, Any]:
+    """The bucket of packages, which is versioned; the one of access logs is not."""
+    (bucket,) = (
+        it
+        for it in resources(template, BUCKET).values()
+        if "VersioningConfiguration" in it["Properties"]
+    )
+    return bucket  # type: ignore[no-any-return]
+
+
+def log_bucket(template: Template) -> dict[str, Any]:
+    (bucket,) = (
+        it
+        for it in resources(template, BUCKET).values()
+        if "VersioningConfiguration" not in it["Properties"]
+    )
+    return bucket  # type: ignore[no-any-return]
 
 
 def assert_refused(words: list[str], stack: cdk.Stack, **props: object) -> None:
@@ -82,8 +104,7 @@ def test_the_bucket_is_private_versioned_encrypted_and_unnamed() -> None:
     stack = new_stack()
     ModelArtifactBucket(stack, "Models")
     template = template_of(stack)
-    _, bucket = only(template, BUCKET)
-    props = bucket["Properties"]
+    props = model_bucket(template)["Properties"]
     assert "BucketName" not in props
     assert props["PublicAccessBlockConfiguration"] == {
         "BlockPublicAcls": True,
@@ -94,7 +115,8 @@ def test_the_bucket_is_private_versioned_encrypted_and_unnamed() -> None:
     assert props["VersioningConfiguration"] == {"Status": "Enabled"}
     rules = props["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert rules == [{"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
-    (rule,) = props["LifecycleConfiguration"]["Rules"]
+    rule, markers = props["LifecycleConfiguration"]["Rules"]
+    assert markers["ExpiredObjectDeleteMarker"] is True
     assert rule["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
     assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
 
@@ -102,18 +124,87 @@ def test_the_bucket_is_private_versioned_encrypted_and_unnamed() -> None:
 def test_plain_http_is_denied() -> None:
     stack = new_stack()
     ModelArtifactBucket(stack, "Models")
-    _, policy = only(template_of(stack), "AWS::S3::BucketPolicy")
-    (statement,) = policy["Properties"]["PolicyDocument"]["Statement"]
-    assert statement["Effect"] == "Deny"
-    assert statement["Action"] == "s3:*"
-    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+    policies = resources(template_of(stack), "AWS::S3::BucketPolicy").values()
+    assert len(policies) == 2
+    for policy in policies:
+        statement = policy["Properties"]["PolicyDocument"]["Statement"][0]
+        assert statement["Effect"] == "Deny"
+        assert statement["Action"] == "s3:*"
+        assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_every_request_for_a_package_is_recorded(flag: bool) -> None:
+    """With the feature flag of new CDK apps and without it."""
+    app = new_app(context={"@aws-cdk/aws-s3:serverAccessLogsUseBucketPolicy": flag})
+    stack = cdk.Stack(app, "Stack")
+    ModelArtifactBucket(stack, "Models", access_log_days=30)
+    template = template_of(stack)
+    logging = model_bucket(template)["Properties"]["LoggingConfiguration"]
+    assert logging["LogFilePrefix"] == "model-bucket/"
+    (log_id,) = (
+        name for name, it in resources(template, BUCKET).items() if it is log_bucket(template)
+    )
+    assert logging["DestinationBucketName"] == {"Ref": log_id}
+    (rule,) = log_bucket(template)["Properties"]["LifecycleConfiguration"]["Rules"]
+    assert rule["ExpirationInDays"] == 30
+    (delivery,) = (
+        statement
+        for policy in resources(template, "AWS::S3::BucketPolicy").values()
+        for statement in policy["Properties"]["PolicyDocument"]["Statement"]
+        if statement.get("Sid") == "DeliverAccessLogs"
+    )
+    assert delivery["Principal"] == {"Service": "logging.s3.amazonaws.com"}
+    assert delivery["Action"] == "s3:PutObject"
+    assert set(delivery["Condition"]) == {"ArnLike", "StringEquals"}
+
+
+def test_access_logs_go_to_a_bucket_of_yours_or_nowhere() -> None:
+    stack = new_stack()
+    theirs = s3.Bucket.from_bucket_name(stack, "Theirs", "clinic-logs")
+    ModelArtifactBucket(stack, "Models", access_logs_bucket=theirs)
+    ModelArtifactBucket(stack, "Quiet", access_logs=False)
+    logging = [
+        it["Properties"].get("LoggingConfiguration", {}).get("DestinationBucketName")
+        for it in resources(template_of(stack), BUCKET).values()
+    ]
+    assert logging == ["clinic-logs", None]
+
+
+def test_your_own_bucket_is_used_as_it_is(tmp_path: Path) -> None:
+    stack = new_stack()
+    theirs = s3.Bucket(stack, "Theirs")
+    models = ModelArtifactBucket(stack, "Models", bucket=theirs)
+    artifact = models.add_model(make_package(tmp_path, "demo"))
+    assert artifact.bucket is theirs
+    template = template_of(stack)
+    name, _ = only(template, BUCKET)
+    assert only(template, COPY)[1]["Properties"]["DestinationBucketName"] == {"Ref": name}
+
+
+def test_your_own_bucket_keeps_its_settings() -> None:
+    stack = new_stack()
+    assert_refused(
+        ["bucket is your own", "access_log_days, noncurrent_days must be set on it"],
+        stack,
+        bucket=s3.Bucket(stack, "Theirs"),
+        noncurrent_days=3,
+        access_log_days=3,
+    )
+    other = new_stack()
+    assert_refused(
+        ["access_logs_bucket is given although access_logs is false"],
+        other,
+        access_logs=False,
+        access_logs_bucket=s3.Bucket(other, "Logs"),
+    )
 
 
 def test_destroying_a_stack_keeps_the_models_by_default() -> None:
     stack = new_stack()
     ModelArtifactBucket(stack, "Models")
-    _, bucket = only(template_of(stack), BUCKET)
-    assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
+    for bucket in resources(template_of(stack), BUCKET).values():
+        assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
 
 
 def test_an_experiment_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -122,8 +213,9 @@ def test_an_experiment_leaves_nothing_behind(tmp_path: Path) -> None:
         stack, "Models", removal_policy=cdk.RemovalPolicy.DESTROY, auto_delete_objects=True
     ).add_model(make_package(tmp_path, "demo"))
     template = template_of(stack)
-    assert only(template, BUCKET)[1]["DeletionPolicy"] == "Delete"
-    only(template, "Custom::S3AutoDeleteObjects")
+    for bucket in resources(template, BUCKET).values():
+        assert bucket["DeletionPolicy"] == "Delete"
+    assert len(resources(template, "Custom::S3AutoDeleteObjects")) == 2
     logs = resources(template, "AWS::Logs::LogGroup")
     assert [group["DeletionPolicy"] for group in logs.values()] == ["Delete"]
 
@@ -286,10 +378,19 @@ def test_a_package_pushed_from_outside_adds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size_mib", "disk_mib"), [(4, 512), (170, 512), (180, 1024), (1000, 3072), (4500, 10240)]
+    ("size_mib", "disk_mib", "memory_mib"),
+    [
+        (4, 512, 1024),
+        (170, 512, 1024),
+        (180, 1024, 1024),
+        (512, 2048, 1024),
+        (513, 2048, 2048),
+        (2048, 5120, 2048),
+        (4500, 10240, 3008),
+    ],
 )
 def test_the_copying_function_has_room_for_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_mib: int, disk_mib: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_mib: int, disk_mib: int, memory_mib: int
 ) -> None:
     file = {"sha256": "0" * 64, "size_bytes": size_mib * MIB}
     package = make_package(tmp_path, "demo", files={"model.tflite": file})
@@ -304,7 +405,7 @@ def test_the_copying_function_has_room_for_the_model(
     (function,) = (
         f["Properties"] for f in functions if "aws_cdk" in str(f) or "MemorySize" in f["Properties"]
     )
-    assert function["MemorySize"] == 1024
+    assert function["MemorySize"] == memory_mib
     assert function.get("EphemeralStorage", {"Size": 512}) == {"Size": disk_mib}
 
 
@@ -328,7 +429,7 @@ def test_a_key_is_granted_for_decryption_only() -> None:
     decrypt = statements(template)[1]
     assert decrypt["Action"] == "kms:Decrypt"
     assert decrypt["Resource"] == {"Fn::GetAtt": [only(template, "AWS::KMS::Key")[0], "Arn"]}
-    rules = only(template, BUCKET)[1]["Properties"]["BucketEncryption"]
+    rules = model_bucket(template)["Properties"]["BucketEncryption"]
     assert rules["ServerSideEncryptionConfiguration"][0]["BucketKeyEnabled"] is True
 
 

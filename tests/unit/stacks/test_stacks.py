@@ -114,10 +114,11 @@ def test_the_shared_stack_copies_the_packages_that_are_here() -> None:
 
 
 def test_an_experiment_is_removed_whole_unless_it_is_to_be_kept() -> None:
-    _, bucket = only(matrix_templates()["dr-shared"], "AWS::S3::Bucket")
-    assert bucket["DeletionPolicy"] == "Delete"
+    buckets = resources(matrix_templates()["dr-shared"], "AWS::S3::Bucket").values()
+    assert [bucket["DeletionPolicy"] for bucket in buckets] == ["Delete", "Delete"]
     kept = synthesize(built_app(image="source-digest", models="vgg19", retain="true"))["dr-shared"]
-    assert only(kept, "AWS::S3::Bucket")[1]["DeletionPolicy"] == "Retain"
+    buckets = resources(kept, "AWS::S3::Bucket").values()
+    assert [bucket["DeletionPolicy"] for bucket in buckets] == ["Retain", "Retain"]
     assert resources(kept, "Custom::S3AutoDeleteObjects") == {}
 
 
