@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -11,10 +11,12 @@ import aws_cdk as cdk
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 from constructs import Construct, IDependable
 
 import inference_image
 from constructs_lib import limits
+from constructs_lib.image_repository import ImageCopier, make_repository
 from constructs_lib.rules import refuse
 from constructs_lib.tokens import known_text
 
@@ -30,6 +32,13 @@ _PLATFORMS: Final = {
     limits.AMD64: ecr_assets.Platform.LINUX_AMD64,
     limits.ARM64: ecr_assets.Platform.LINUX_ARM64,
 }
+# Build arguments that have a parameter of their own, and what sets them.
+_SET_BY_CONSTRUCT: Final = {
+    "RUNTIME": "image(runtime=…)",
+    "BASE_IMAGE": "base_image",
+    "TARGETARCH": "image(architecture=…)",
+}
+_LEAST_IMAGE_COUNT: Final = 2
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # The tag of an asset is the hash of its source, behind the synthesizer's prefix if it has one.
 _PINNED: Final = re.compile(r"(?:@sha256:|:[\w.-]*)[0-9a-f]{64}$")
@@ -158,13 +167,29 @@ class InferenceImageRepo(Construct):
         docker_outputs: `--output` arguments of the build. SageMaker refuses OCI manifests; give
             `("type=docker,oci-mediatypes=false",)` where Docker pushes them (docs/stacks.md says
             which one does), and nothing elsewhere: Debian's engine knows no such output.
+        base_image: what the service runs on, as the Dockerfile's `BASE_IMAGE`; pin it by digest.
+        build_args: further arguments of the build.
+        certificates: a file of certificate authorities that pip trusts while building, for
+            networks that look into TLS; it is a build secret and enters neither image nor hash.
+        own_repository: copy the images into an ECR repository of this stack, scanned on push,
+            with tags that never move. The copy has a Docker manifest whatever the engine made.
+        repository: copy them into this repository of yours instead.
+        encryption_key: KMS key of the own repository.
+        removal_policy: what `cdk destroy` does with the own repository and its images.
+        max_image_count: images that the own repository keeps, at least 2: an endpoint pulls its
+            image again whenever it scales out.
 
-    Defaults: `"build"`, from the installed `inference_image` package, as the engine puts images
-    out by itself.
+    Defaults: `"build"`, from the installed `inference_image` package, on the Dockerfile's own
+    base, as the engine puts images out by itself, in the bootstrap's repository; an own
+    repository is encrypted by ECR, kept (RETAIN), and holds 50 images.
 
     Defines: a Docker image asset for each image asked for, in the bootstrap's ECR repository.
-    With `"source-digest"`, nothing. Bootstrap stacks keep their images when an app is
+    With an own repository, that, and a function with its role and log group that copies. With
+    `"source-digest"`, nothing. Bootstrap stacks keep their images when an app is
     destroyed: `cdk gc` deletes the unused ones.
+
+    Raises:
+        ValidationError: listing everything about the arguments that cannot be built.
     """
 
     def __init__(
@@ -175,20 +200,63 @@ class InferenceImageRepo(Construct):
         source: ImageSource = IMAGE_BUILD,
         directory: Path | None = None,
         docker_outputs: Sequence[str] = (),
+        base_image: str | None = None,
+        build_args: Mapping[str, str] | None = None,
+        certificates: Path | None = None,
+        own_repository: bool = False,
+        repository: ecr.IRepository | None = None,
+        encryption_key: kms.IKey | None = None,
+        removal_policy: cdk.RemovalPolicy = cdk.RemovalPolicy.RETAIN,
+        max_image_count: int = 50,
     ) -> None:
         super().__init__(scope, construct_id)
         # Absolute, because the CDK's Node process need not share Python's current folder.
         context = (directory or Path(inference_image.__file__).parent).resolve()
+        given = dict(build_args or {})
         faults = []
         if source not in IMAGE_SOURCES:
             faults.append(f"source must be one of {', '.join(IMAGE_SOURCES)}; got {source!r}")
         if not (context / "Dockerfile").is_file():
             faults.append(f"directory must hold a Dockerfile; there is none in {context}")
+        if certificates is not None and not certificates.is_file():
+            faults.append(f"certificates must be a file; there is none at {certificates}")
+        faults += [
+            f"build_args may not set {name}: {setter} does"
+            for name, setter in _SET_BY_CONSTRUCT.items()
+            if name in given
+        ]
+        if own_repository and repository is not None:
+            faults.append("give own_repository or repository, and not both")
+        if (own_repository or repository is not None) and source == IMAGE_SOURCE_DIGEST:
+            faults.append(
+                "source must be 'build' for images that are copied into another repository; got "
+                f"{source!r}, which builds nothing to copy"
+            )
+        if encryption_key is not None and not own_repository:
+            faults.append("encryption_key is for an own repository: set own_repository=True")
+        if max_image_count < _LEAST_IMAGE_COUNT:
+            faults.append(
+                f"max_image_count must be at least {_LEAST_IMAGE_COUNT}, the image before an "
+                f"update and the one after it; got {max_image_count}"
+            )
         refuse(f"InferenceImageRepo {self.node.path}", faults)
         self._source = source
         self._directory = context
         self._docker_outputs = list(docker_outputs)
+        self._build_args = given if base_image is None else {**given, "BASE_IMAGE": base_image}
+        self._certificates = certificates
         self._images: dict[tuple[str, str], InferenceImage] = {}
+        self.repository = repository
+        if own_repository:
+            self.repository = make_repository(
+                self,
+                encryption_key=encryption_key,
+                removal_policy=removal_policy,
+                max_image_count=max_image_count,
+            )
+        self._copier = (
+            None if self.repository is None else ImageCopier(self, "Copier", target=self.repository)
+        )
 
     def image(self, *, architecture: str, runtime: str = RUNTIME_LITERT) -> InferenceImage:
         """The image for `architecture` (`amd64`, `arm64`) and `runtime`; asked twice, built once.
@@ -209,6 +277,20 @@ class InferenceImageRepo(Construct):
         stack = cdk.Stack.of(self)
         if self._source == IMAGE_BUILD:
             asset = self._asset(self, architecture, runtime)
+            if self._copier is not None and self.repository is not None:
+                copy = self._copier.copy(
+                    f"{runtime.capitalize()}{architecture.capitalize()}",
+                    asset=asset,
+                    architecture=architecture,
+                )
+                return InferenceImage(
+                    uri=self.repository.repository_uri_for_tag(asset.asset_hash),
+                    repository_arn=self.repository.repository_arn,
+                    architecture=architecture,
+                    account=known_text(self.repository.env.account),
+                    region=known_text(self.repository.env.region),
+                    dependencies=(copy,),
+                )
             return InferenceImage(
                 uri=asset.image_uri,
                 repository_arn=asset.repository.repository_arn,
@@ -229,8 +311,16 @@ class InferenceImageRepo(Construct):
             # Without a platform the image takes the builder's, and dies with "exec format
             # error" on the endpoint. `platform` as a build argument has no effect.
             platform=_PLATFORMS[architecture],
-            build_args={"RUNTIME": runtime},
+            build_args={**self._build_args, "RUNTIME": runtime},
+            build_secrets=(
+                None
+                if self._certificates is None
+                # Absolute: the command line builds from the folder of the assembly.
+                else {"ca": cdk.DockerBuildSecret.from_src(str(self._certificates.resolve()))}
+            ),
             outputs=self._docker_outputs or None,
+            # Where a machine keeps its certificates does not make another image.
+            invalidation=ecr_assets.DockerImageAssetInvalidationOptions(build_secrets=False),
         )
 
     def _unbuilt(self, stack: cdk.Stack, architecture: str, runtime: str) -> InferenceImage:

@@ -10,6 +10,7 @@ import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
 
 from constructs_lib import InferenceImage, InferenceImageRepo, ValidationError
 from tests.constructs_fixtures import (
@@ -21,6 +22,8 @@ from tests.constructs_fixtures import (
     manifest_of,
     new_app,
     new_stack,
+    only,
+    resources,
     statements,
     template_of,
 )
@@ -259,3 +262,141 @@ def test_pulling_is_granted_on_one_repository() -> None:
     }
     assert "repository/dr/serving" in json.dumps(pull["Resource"])
     assert (log_in["Action"], log_in["Resource"]) == ("ecr:GetAuthorizationToken", "*")
+
+
+def test_an_image_is_the_same_whatever_the_files_modes_are(context: Path) -> None:
+    before = hash_of(context)
+    (context / "serve.py").chmod(0o755)
+    (context / "runtimes").chmod(0o700)
+    assert hash_of(context) == before
+
+
+def test_what_the_build_is_told(context: Path, tmp_path: Path) -> None:
+    stack = new_stack()
+    authorities = tmp_path / "ca.pem"
+    authorities.write_text("authorities")
+    repo = a_repo(
+        stack,
+        context,
+        base_image="python:3.13@sha256:12",
+        build_args={"PIP_INDEX_URL": "https://packages.example"},
+        certificates=authorities,
+    )
+    repo.image(architecture="arm64")
+    ((name, image),) = manifest_of(stack)["dockerImages"].items()
+    source = image["source"]
+    assert source["platform"] == "linux/arm64"
+    assert source["dockerBuildArgs"] == {
+        "BASE_IMAGE": "python:3.13@sha256:12",
+        "PIP_INDEX_URL": "https://packages.example",
+        "RUNTIME": "litert",
+    }
+    assert source["dockerBuildSecrets"] == {"ca": f"src={authorities}"}
+    # Arguments make another image; where the certificates lie does not.
+    elsewhere = new_stack()
+    moved = authorities.rename(tmp_path / "moved.pem")
+    a_repo(
+        elsewhere,
+        context,
+        base_image="python:3.13@sha256:12",
+        build_args={"PIP_INDEX_URL": "https://packages.example"},
+        certificates=moved,
+    ).image(architecture="arm64")
+    assert set(manifest_of(elsewhere)["dockerImages"]) == {name}
+    assert hash_of(context, "arm64") != name
+
+
+def test_builds_and_repositories_that_contradict_themselves_are_refused_together(
+    context: Path, tmp_path: Path
+) -> None:
+    stack = new_stack()
+    with pytest.raises(ValidationError) as caught:
+        a_repo(
+            stack,
+            context,
+            source="source-digest",
+            build_args={"RUNTIME": "litert", "TARGETARCH": "arm64"},
+            certificates=tmp_path / "none.pem",
+            own_repository=True,
+            repository=ecr.Repository.from_repository_name(stack, "Theirs", "dr"),
+            max_image_count=1,
+        )
+    said = str(caught.value)
+    for words in (
+        "certificates must be a file",
+        "build_args may not set RUNTIME: image(runtime=…) does",
+        "build_args may not set TARGETARCH",
+        "own_repository or repository, and not both",
+        "source must be 'build'",
+        "max_image_count must be at least 2",
+    ):
+        assert words in said
+    with pytest.raises(ValidationError, match="set own_repository=True"):
+        InferenceImageRepo(stack, "Other", directory=context, encryption_key=kms.Key(stack, "Key"))
+
+
+def test_an_own_repository_is_scanned_immutable_and_bounded(context: Path) -> None:
+    stack = new_stack()
+    key = kms.Key(stack, "Key")
+    repo = a_repo(stack, context, own_repository=True, encryption_key=key, max_image_count=9)
+    image = repo.image(architecture="arm64")
+    template = template_of(stack)
+    name, repository = only(template, "AWS::ECR::Repository")
+    properties = repository["Properties"]
+    assert repository["DeletionPolicy"] == "Retain"
+    assert properties["ImageScanningConfiguration"] == {"ScanOnPush": True}
+    assert properties["ImageTagMutability"] == "IMMUTABLE"
+    assert properties["EncryptionConfiguration"]["EncryptionType"] == "KMS"
+    rules = json.loads(properties["LifecyclePolicy"]["LifecyclePolicyText"])["rules"]
+    assert [rule["selection"]["tagStatus"] for rule in rules] == ["untagged", "any"]
+    assert rules[1]["selection"]["countNumber"] == 9
+    (digest,) = manifest_of(stack)["dockerImages"]
+    assert str(stack.resolve(image.uri)).count(digest) == 1
+    copy_id, copy = only(template, "Custom::DRImageCopy")
+    assert copy["Properties"]["Tag"] == digest
+    assert copy["Properties"]["Architecture"] == "arm64"
+    assert copy["Properties"]["TargetRepository"] == {"Ref": name}
+    assert [stack.resolve(it.node.default_child.logical_id) for it in image.dependencies] == [  # type: ignore[attr-defined]
+        copy_id
+    ]
+
+
+def test_an_experiments_repository_goes_with_its_images(context: Path) -> None:
+    stack = new_stack()
+    a_repo(stack, context, own_repository=True, removal_policy=cdk.RemovalPolicy.DESTROY)
+    template = template_of(stack)
+    _, repository = only(template, "AWS::ECR::Repository")
+    assert repository["DeletionPolicy"] == "Delete"
+    assert repository["Properties"]["EmptyOnDelete"] is True
+    _, logs = only(template, "AWS::Logs::LogGroup")
+    assert logs["DeletionPolicy"] == "Delete"
+
+
+def test_two_images_are_copied_by_one_function_that_may_do_nothing_else(context: Path) -> None:
+    stack = new_stack()
+    theirs = ecr.Repository.from_repository_name(stack, "Theirs", "clinic/dr")
+    repo = a_repo(stack, context, repository=theirs)
+    images = [repo.image(architecture=architecture) for architecture in ("amd64", "arm64")]
+    assert all("clinic/dr:" in json.dumps(stack.resolve(image.uri)) for image in images)
+    template = template_of(stack)
+    only(template, "AWS::Lambda::Function")
+    assert len(resources(template, "Custom::DRImageCopy")) == 2
+    granted = {
+        action: statement["Resource"]
+        for statement in statements(template)
+        for action in (
+            [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        )
+    }
+    assert {name for name in granted if name.startswith("ecr:")} == {
+        "ecr:BatchCheckLayerAvailability",
+        "ecr:BatchGetImage",
+        "ecr:CompleteLayerUpload",
+        "ecr:GetDownloadUrlForLayer",
+        "ecr:InitiateLayerUpload",
+        "ecr:PutImage",
+        "ecr:UploadLayerPart",
+    }
+    assert "*" not in granted.values()
+    assert "repository/clinic/dr" in json.dumps(granted["ecr:PutImage"])
+    assert "container-assets" in json.dumps(granted["ecr:GetDownloadUrlForLayer"])
