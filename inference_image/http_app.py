@@ -11,10 +11,9 @@ in that thread after the server has begun to listen: until then everything is 50
 import asyncio
 import json
 import math
-import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -42,8 +41,17 @@ from inference_image.contract import (
 )
 from inference_image.decoding import Limits, PhotographError
 from inference_image.log import JsonLog
-from inference_image.metrics import CONTENT_TYPE, OUTCOMES, STAGES, Metrics, Recorder, embedded
+from inference_image.metrics import (
+    CONTENT_TYPE,
+    OUTCOMES,
+    STAGES,
+    Metrics,
+    Recorder,
+    embedded,
+    embedded_refusals,
+)
 from inference_image.model_spec import ModelPackageError
+from inference_image.overload import queue_full_detail, read_head, refusal, request_id
 from inference_image.predictor import (
     Answer,
     EngineError,
@@ -65,11 +73,6 @@ from inference_image.requests import (
 from inference_image.settings import Settings
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
-# A UUID, or 16 to 32 random bytes as hexadecimal text. Anything shorter may be a number that
-# stands for a person, and the id is logged.
-_REQUEST_ID: Final = re.compile(
-    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32,64}", re.ASCII | re.IGNORECASE
-)
 # An oversized body is read to its end (and dropped) up to this multiple, so that the sender
 # sees the 413 and not a broken connection.
 _DRAIN_FACTOR: Final = 4
@@ -77,6 +80,8 @@ _DRAIN_FACTOR: Final = 4
 _BODY_WITHIN_S: Final = 20.0
 # Bodies that one worker holds, arriving or waiting; one body of the largest size always fits.
 _MOST_BYTES_HELD: Final = 256 * 1024 * 1024
+# Requests that are turned away unread share a line in the log for so long.
+_SUMMED_FOR_S: Final = 1.0
 # Of several images, the last is begun while this share of the time limit is left for writing
 # the answer.
 _ANSWER_SHARE: Final = 0.03
@@ -198,6 +203,21 @@ class Application:
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
 
+    def turn_away(
+        self, data: bytes, headers: Iterable[tuple[bytes, bytes]]
+    ) -> tuple[bytes, int, bool] | None:
+        """A 429 for a request that is not parsed yet, where the queue is full.
+
+        Args:
+            data: the first bytes of the request.
+            headers: what the server adds to each answer.
+
+        Returns:
+            The answer, how many bytes of the request's body are still to come, and whether the
+            connection ends then; None where the request is to be parsed and answered.
+        """
+        return self._service.turn_away(data, headers)
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._service.routes.get((scope["method"], scope["path"]))
         try:
@@ -221,6 +241,7 @@ class Application:
         await receive()
         await loading
         service.executor.shutdown(wait=True)
+        service.note_turned_away()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _documents(self) -> ASGIApp:
@@ -313,6 +334,7 @@ class _Service:
         self._ready = _Readiness()
         self.pending = 0
         self.bytes_held = 0
+        self._turned_away = 0
         self._typical_s = 0.05
         # Base64 needs 4 bytes for 3, and JSON some around it.
         self._body_limit = settings.max_image_bytes * 4 // 3 + 65_536
@@ -399,8 +421,8 @@ class _Service:
     async def invoke(self, request: Request) -> Response:
         """Answer `POST /invocations` and log one line about it."""
         began = time.perf_counter()
-        request_id = _request_id(request)
-        fields: dict[str, Any] = {"request_id": request_id}
+        own_id = request_id(request.headers.get(REQUEST_ID_HEADER, ""))
+        fields: dict[str, Any] = {"request_id": own_id}
         try:
             response = await self._answer(request, began, fields)
         except RefusedRequestError as refused:
@@ -410,11 +432,11 @@ class _Service:
             response = problem(400, "The sender closed the connection.")
         except Exception as error:  # noqa: BLE001
             fields["outcome"] = "error"
-            response = self.fault(error, request_id=request_id)
+            response = self.fault(error, request_id=own_id)
         fields["status"] = response.status_code
         fields.setdefault("outcome", "refused")
         self._note(fields, time.perf_counter() - began)
-        response.headers[REQUEST_ID_HEADER] = request_id
+        response.headers[REQUEST_ID_HEADER] = own_id
         return response
 
     def _note(self, fields: dict[str, Any], seconds: float) -> None:
@@ -633,12 +655,45 @@ class _Service:
         return record
 
     def _queue_full(self) -> Response:
-        wait_s = self.pending * self._typical_s
         return problem(
-            429,
-            f"{self.pending - 1} requests are waiting, which is the limit; send it again later.",
-            retry_after_s=max(0.1, wait_s),
+            429, queue_full_detail(self.pending - 1), retry_after_s=self._retry_after_s()
         )
+
+    def _retry_after_s(self) -> float:
+        return max(0.1, self.pending * self._typical_s)
+
+    def turn_away(
+        self, data: bytes, headers: Iterable[tuple[bytes, bytes]]
+    ) -> tuple[bytes, int, bool] | None:
+        """See `Application.turn_away`."""
+        if self.pending <= self._settings.queue_limit or self._ready.predictor is None:
+            return None
+        head = read_head(data, most_bytes=self._body_limit)
+        if head is None:
+            return None
+        answer = refusal(
+            head,
+            retry_after_s=self._retry_after_s(),
+            waiting=self.pending - 1,
+            headers=headers,
+        )
+        self.recorder.request(status=429, seconds=0.0)
+        if not self._turned_away:
+            asyncio.get_running_loop().call_later(_SUMMED_FOR_S, self.note_turned_away)
+        self._turned_away += 1
+        return answer, head.body_left, head.closes
+
+    def note_turned_away(self) -> None:
+        """One line in the log about all that were turned away since the last one."""
+        count, self._turned_away = self._turned_away, 0
+        predictor = self._ready.predictor
+        if not count or predictor is None:
+            return
+        fields = {"count": count, "model": predictor.spec.id}
+        if self._embeds:
+            self.log.always("turned_away", **fields, **embedded_refusals(count))
+        else:
+            self.log.info("turned_away", **fields)
 
     def _refusal(self, request: Request, status: int, detail: str) -> Response:
         predictor = self._ready.predictor
@@ -760,12 +815,6 @@ async def _disconnected(request: Request) -> None:
     """Returns when the sender has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _request_id(request: Request) -> str:
-    """The caller's id where it is one that stands for nothing else, else a new one."""
-    given = request.headers.get(REQUEST_ID_HEADER, "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _predict(

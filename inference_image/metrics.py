@@ -212,16 +212,22 @@ def embedded(fields: Mapping[str, Any]) -> dict[str, Any]:
         "faults": int(fields["status"] >= 500 and fields["status"] not in _TURNED_AWAY),
         "ungradable": int(fields["outcome"] == "ungradable"),
     }
-    units = {name: unit for name, unit in _UNITS.items() if name in fields} | dict.fromkeys(
-        flags, "Count"
-    )
+    units = {name: unit for name, unit in _UNITS.items() if name in fields}
+    return {**flags, "_aws": _directions(units | dict.fromkeys(flags, "Count"))}
+
+
+def embedded_refusals(count: int) -> dict[str, Any]:
+    """As `embedded`, for a line about several requests that found the queue full."""
+    return {"turned_away": count, "_aws": _directions({"turned_away": "Count"})}
+
+
+def _directions(units: Mapping[str, str]) -> dict[str, Any]:
     directive = {
         "Namespace": NAMESPACE,
         "Dimensions": [["model"]],
         "Metrics": [{"Name": name, "Unit": unit} for name, unit in units.items()],
     }
-    stamp_ms = int(time.time() * 1000)
-    return {**flags, "_aws": {"Timestamp": stamp_ms, "CloudWatchMetrics": [directive]}}
+    return {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
 
 
 def _bucket(seconds: float) -> int:

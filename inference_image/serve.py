@@ -328,6 +328,9 @@ def _protocol_class() -> "type[H11Protocol]":
         """
 
         _overdue: asyncio.TimerHandle | None = None
+        # Of a request that was turned away: bytes still to come, and what to do then.
+        _skipped_left = 0
+        _closes = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -338,11 +341,43 @@ def _protocol_class() -> "type[H11Protocol]":
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            if self._skipped_left:
+                skipped = min(self._skipped_left, len(data))
+                self._skipped_left -= skipped
+                if self._closes and not self._skipped_left:
+                    self.transport.close()
+                if skipped == len(data):
+                    return
+                data = data[skipped:]
+            if self._turns_away(data):
+                return
             super().data_received(data)
             if self.conn.their_state is not h11.IDLE:
                 self._header_is_here()
             elif self._overdue is None:
                 self._expect_header()
+
+        def _turns_away(self, data: bytes) -> bool:
+            """Whether this was a request that found the queue full, and is answered."""
+            if self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]:
+                return False
+            refused = self.config.app.turn_away(  # type: ignore[union-attr]
+                data, self.server_state.default_headers
+            )
+            if refused is None:
+                return False
+            answer, self._skipped_left, self._closes = refused
+            self._header_is_here()
+            self.transport.write(answer)
+            if self._closes and not self._skipped_left:
+                self.transport.close()
+            else:
+                # Also the time within which the rest of the body must come.
+                self._unset_keepalive_if_required()
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+            return True
 
         def _expect_header(self) -> None:
             self._overdue = self.loop.call_later(_HEADER_WITHIN_S, self._give_up)
