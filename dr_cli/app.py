@@ -131,6 +131,37 @@ def demo(
     run_demo(photograph=photograph, out=out, requests=requests, interval_s=interval_s)
 
 
+@app.command()
+def verify(
+    stacks: Annotated[list[str], typer.Argument(help="Deployed stacks with an endpoint.")],
+    region: Annotated[
+        str | None, typer.Option(help="AWS region; without it, the local AWS where it is up.")
+    ] = None,
+) -> None:
+    """Compare what endpoints serve with what their stacks' templates say, after a deployment."""
+    from dr_cli.verify import verify as run
+
+    raise typer.Exit(1 if run(stacks, region=region) else 0)
+
+
+@app.command()
+def preflight(
+    stacks: Annotated[
+        list[str] | None, typer.Argument(help="Stacks to be deployed; all when left out.")
+    ] = None,
+    assembly: Annotated[
+        Path, typer.Option(help="Folder that `cdk synth` wrote, of any app.")
+    ] = Path("cdk.out"),
+    region: Annotated[
+        str | None, typer.Option(help="AWS region of stacks that are for any region.")
+    ] = None,
+) -> None:
+    """Ask the account, before deploying: bootstrap, quotas, images, region; with each fix."""
+    from dr_cli.preflight import preflight as run
+
+    raise typer.Exit(1 if run(stacks or [], assembly=assembly, region=region) else 0)
+
+
 @local_app.command("up")
 def local_up(
     control_port: Annotated[

@@ -38,6 +38,7 @@ _EXTRA_OF_MODULE: Final[Mapping[str, str]] = {
     "PIL": "experiments",
     "psutil": "experiments",
     "scipy": "experiments",
+    "yaml": "experiments",
     "moto": "local",
     "aws_cdk": "local",
 }

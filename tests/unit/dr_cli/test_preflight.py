@@ -1,0 +1,282 @@
+"""`dr preflight`: what an account does not allow is said before anything is deployed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aws_cdk as cdk
+import boto3
+import pytest
+from botocore.stub import Stubber
+from moto import mock_aws
+
+from constructs_lib import RealtimeDREndpoint, ServerlessDREndpoint
+from constructs_lib.image_copy.index import DOCKER_MANIFEST, OCI_MANIFEST
+from dr_cli.errors import CommandError
+from dr_cli.findings import Finding, Level
+from dr_cli.preflight import PlannedStack, findings, read_assembly
+from tests.constructs_fixtures import ACCOUNT, REGION, an_artifact, an_image, new_app
+
+SAGEMAKER_QUOTAS = {
+    "ml.m5.xlarge for endpoint usage": 4.0,
+    "ml.c7g.xlarge for endpoint usage": 0.0,
+    "Maximum total concurrency that can be allocated across all serverless endpoints": 10.0,
+}
+
+
+class Account:
+    """An account in memory; Service Quotas, which moto lacks, as the service's model has it."""
+
+    def __init__(self, quotas: dict[str, float]) -> None:
+        self._quotas = quotas
+        self.sagemaker = boto3.client("sagemaker", region_name=REGION)
+        self.ecr = boto3.client("ecr", region_name=REGION)
+
+    def client(self, service: str) -> Any:
+        client = boto3.client(service, region_name=REGION)
+        if service == "service-quotas":
+            stub = Stubber(client)
+            listed = [
+                {"ServiceCode": "sagemaker", "QuotaName": name, "Value": value}
+                for name, value in self._quotas.items()
+            ]
+            asked = {"ServiceCode": "sagemaker"}
+            zero = [{**it, "Value": 0.0} for it in listed]
+            stub.add_response("list_aws_default_service_quotas", {"Quotas": zero}, asked)
+            stub.add_response("list_service_quotas", {"Quotas": listed}, asked)
+            stub.activate()
+        return client
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with mock_aws():
+        account = Account(SAGEMAKER_QUOTAS)
+        boto3.client("ssm", region_name=REGION).put_parameter(
+            Name="/cdk-bootstrap/hnb659fds/version", Value="28", Type="String"
+        )
+        yield account
+
+
+@pytest.fixture(scope="module")
+def assembly() -> Path:
+    """A user's app: a serverless endpoint, and two on instances of either processor."""
+    app = new_app()
+    env = cdk.Environment(account=ACCOUNT, region=REGION)
+    serverless = cdk.Stack(app, "Serverless", env=env)
+    ServerlessDREndpoint(
+        serverless,
+        "Endpoint",
+        model=an_artifact(serverless),
+        image=an_image(),
+        memory_mib=2048,
+        max_concurrency=8,
+    )
+    for name, instance_type, architecture in (
+        ("X86", "ml.m5.xlarge", "amd64"),
+        ("Graviton", "ml.c7g.xlarge", "arm64"),
+    ):
+        stack = cdk.Stack(app, name, env=env)
+        RealtimeDREndpoint(
+            stack,
+            "Endpoint",
+            model=an_artifact(stack),
+            image=an_image(architecture=architecture),
+            instance_type=instance_type,
+            endpoint_name=f"dr-{name.lower()}",
+        )
+    return Path(app.synth().directory)
+
+
+def told(account: Account, stacks: list[PlannedStack]) -> dict[str, Finding]:
+    """Findings by subject; of several about one subject, the worst."""
+    order = [Level.GOOD, Level.UNKNOWN, Level.FAULT]
+    found: dict[str, Finding] = {}
+    for it in findings(stacks, region=REGION, client_of=account.client, docker="29.0"):
+        worst = found.get(it.subject)
+        if worst is None or order.index(it.level) > order.index(worst.level):
+            found[it.subject] = it
+    return found
+
+
+def push(account: Account, *, media_type: str = DOCKER_MANIFEST) -> str:
+    """An image in the repository `dr/serving`; its digest."""
+    if not account.ecr.describe_repositories()["repositories"]:
+        account.ecr.create_repository(repositoryName="dr/serving")
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": media_type,
+        "config": {"mediaType": "config", "size": 1, "digest": f"sha256:{'0' * 64}"},
+        "layers": [],
+    }
+    put = account.ecr.put_image(
+        repositoryName="dr/serving",
+        imageManifest=json.dumps(manifest),
+        imageManifestMediaType=media_type,
+        imageTag="pushed",
+    )
+    return str(put["image"]["imageId"]["imageDigest"])
+
+
+def test_the_assembly_says_what_the_stacks_ask_for(assembly: Path) -> None:
+    planned = {stack.name: stack for stack in read_assembly(assembly, [])}
+    assert set(planned) == {"Serverless", "X86", "Graviton"}
+    assert planned["Serverless"].concurrency == 8
+    assert planned["X86"].instances == {"ml.m5.xlarge": 1}
+    assert planned["X86"].endpoint_names == ("dr-x86",)
+    assert [image.architecture for image in planned["Graviton"].images] == ["arm64"]
+    assert planned["X86"].bootstrap_version == 6
+    assert [it.name for it in read_assembly(assembly, ["X86"])] == ["X86"]
+
+
+def test_a_folder_without_an_app_and_a_name_that_is_not_in_it_are_mistakes(
+    assembly: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(CommandError, match="npx cdk synth"):
+        read_assembly(tmp_path, [])
+    with pytest.raises(CommandError, match="it holds: Graviton, Serverless, X86"):
+        read_assembly(assembly, ["Arm"])
+
+
+def test_an_account_that_allows_all_has_no_fault(account: Account, assembly: Path) -> None:
+    found = told(account, read_assembly(assembly, ["Serverless", "X86"]))
+    assert found["bootstrap"].text == "version 28"
+    assert found["region"].level is Level.GOOD
+    assert found["serverless concurrency"].text == (
+        "8 containers at once wanted, 0 in use, 10 allowed"
+    )
+    assert found["ml.m5.xlarge for endpoint usage"].level is Level.GOOD
+
+
+def test_a_quota_of_nothing_is_a_fault_with_the_page_to_ask_on(
+    account: Account, assembly: Path
+) -> None:
+    found = told(account, read_assembly(assembly, ["Graviton"]))
+    quota = found["ml.c7g.xlarge for endpoint usage"]
+    assert quota.level is Level.FAULT
+    assert quota.text == "1 instances wanted, 0 in use, 0 allowed"
+    assert f"https://{REGION}.console.aws.amazon.com/servicequotas" in quota.fix
+
+
+def test_what_runs_already_counts_and_what_is_replaced_does_not(
+    account: Account, assembly: Path
+) -> None:
+    sagemaker = account.sagemaker
+    role = f"arn:aws:iam::{ACCOUNT}:role/x"
+    sagemaker.create_model(
+        ModelName="m", ExecutionRoleArn=role, PrimaryContainer={"Image": "image"}
+    )
+    sagemaker.create_endpoint_config(
+        EndpointConfigName="c",
+        ProductionVariants=[
+            {
+                "VariantName": "v",
+                "ModelName": "m",
+                "InstanceType": "ml.m5.xlarge",
+                "InitialInstanceCount": 3,
+            }
+        ],
+    )
+    sagemaker.create_endpoint(EndpointName="dr-x86", EndpointConfigName="c")
+    stacks = read_assembly(assembly, ["X86"])
+    name = "ml.m5.xlarge for endpoint usage"
+    assert "0 in use" in told(account, stacks)[name].text
+    sagemaker.create_endpoint(EndpointName="other", EndpointConfigName="c")
+    tight = told(account, stacks)[name]
+    # Three of the other endpoint, one now; an update would take a fifth.
+    assert (tight.level, "5 of 4" in tight.text) == (Level.UNKNOWN, True)
+    sagemaker.create_endpoint(EndpointName="third", EndpointConfigName="c")
+    assert told(account, stacks)[name].level is Level.FAULT
+
+
+def test_a_region_that_is_not_bootstrapped_is_a_fault(account: Account, assembly: Path) -> None:
+    ssm = boto3.client("ssm", region_name=REGION)
+    stacks = read_assembly(assembly, ["X86"])
+    ssm.put_parameter(
+        Name="/cdk-bootstrap/hnb659fds/version", Value="5", Type="String", Overwrite=True
+    )
+    assert told(account, stacks)["bootstrap"].text == "version 5, and the stacks need 6"
+    ssm.delete_parameter(Name="/cdk-bootstrap/hnb659fds/version")
+    missing = told(account, stacks)["bootstrap"]
+    assert missing.level is Level.FAULT
+    assert missing.fix == f"npx cdk bootstrap aws://{ACCOUNT}/{REGION}"
+
+
+def test_stacks_of_another_account_and_a_region_without_sagemaker_are_faults(
+    account: Account, assembly: Path
+) -> None:
+    from dataclasses import replace
+
+    stacks = [replace(stack, account="999999999999") for stack in read_assembly(assembly, ["X86"])]
+    assert "the credentials are of 123456789012" in told(account, stacks)["account"].text
+    from dr_cli.preflight import _region_findings
+
+    (finding,) = _region_findings("eu-nowhere-1")
+    assert finding.level is Level.FAULT
+
+
+@pytest.mark.parametrize("media_type", [DOCKER_MANIFEST, OCI_MANIFEST])
+def test_an_image_is_looked_at_in_the_registry(
+    account: Account, assembly: Path, media_type: str
+) -> None:
+    from dataclasses import replace
+
+    (stack,) = read_assembly(assembly, ["X86"])
+    subject = "image of X86"
+    absent = told(account, [stack])[subject]
+    assert absent.level is Level.FAULT
+    assert "has no image sha256:1212" in absent.text
+    digest = push(account, media_type=media_type)
+    (image,) = stack.images
+    uri = f"{image.uri.partition('@')[0]}@{digest}"
+    found = told(account, [replace(stack, images=(replace(image, uri=uri),))])[subject]
+    if media_type == DOCKER_MANIFEST:
+        # moto keeps no layers, so that the processor cannot be read there.
+        assert found.level is Level.UNKNOWN
+    else:
+        assert found.level is Level.FAULT
+        assert "a manifest that SageMaker refuses" in found.text
+        assert "docker-outputs=type=docker,oci-mediatypes=false" in found.fix
+
+
+def test_images_that_the_deployment_builds_need_docker(account: Account, assembly: Path) -> None:
+    from dataclasses import replace
+
+    (stack,) = read_assembly(assembly, ["X86"])
+    (image,) = stack.images
+    uri = f"{image.uri.partition('@')[0]}:{'ab' * 32}"
+    to_build = replace(stack, images=(replace(image, uri=uri),), built_tags=frozenset({"ab" * 32}))
+    for engine, level in (("29.0", Level.GOOD), (None, Level.FAULT)):
+        found = {
+            it.subject: it
+            for it in findings([to_build], region=REGION, client_of=account.client, docker=engine)
+        }
+        assert found["Docker"].level is level
+
+
+def test_the_processor_is_read_from_the_image_itself(
+    assembly: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from dr_cli import preflight
+
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"architecture": "arm64"}))
+    (stack,) = read_assembly(assembly, ["X86"])
+    (image,) = stack.images
+    match = preflight._IMAGE.fullmatch(image.uri)
+    assert match is not None
+    manifest = {"mediaType": DOCKER_MANIFEST, "config": {"digest": "sha256:12"}, "layers": []}
+
+    class Ecr:
+        def batch_get_image(self, **_: Any) -> Any:
+            return {"images": [{"imageManifest": json.dumps(manifest)}]}
+
+        def get_download_url_for_layer(self, **_: Any) -> Any:
+            return {"downloadUrl": config.as_uri()}
+
+    finding = preflight._image_finding(image, match, ACCOUNT, Ecr())
+    assert finding is not None
+    assert finding.text == "is for arm64, and the endpoint runs on amd64"
