@@ -92,6 +92,7 @@ _ERROR_OF_ONE: Final = "refused 500"
 # The platform's bound on the product of both (CreateTransformJob, read 2026-11-28).
 _MOST_TRANSFORM_MIB: Final = 100
 _MIB: Final = 1024 * 1024
+_ENCODER: Final = json.JSONEncoder(allow_nan=False)
 
 Answers = list[Answer | RefusedRequestError]
 
@@ -602,7 +603,7 @@ class _Service:
         records = [self._entry(answer, predictor, began) for answer in answers]
         # One image is answered as it always was; a list only where several were sent.
         content = records if len(records) > 1 else records[0]
-        return Response(content=json.dumps(content, allow_nan=False), media_type=MEDIA_JSON)
+        return Response(content=_ENCODER.encode(content), media_type=MEDIA_JSON)
 
     def _entry(
         self, answer: Answer | RefusedRequestError, predictor: Predictor, began: float

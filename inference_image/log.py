@@ -10,16 +10,20 @@ picture's metadata says about a person never reach this module.
 
 import json
 import os
-import queue
 import select
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any, Final, TextIO
 
 _ORDER: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _MOST_WAITING: Final = 1000
 _PATIENCE_S: Final = 0.1
+# Lines gather this long, so that a busy process wakes its writer 50 times a second, not once a
+# line: each time the two threads would wait for each other.
+_GATHER_S: Final = 0.02
+_ENCODER: Final = json.JSONEncoder(default=str)
 
 
 class JsonLog:
@@ -37,8 +41,12 @@ class JsonLog:
         self._stream = stream
         self._context = context or {}
         self._dropped = 0
-        self._waiting: queue.Queue[str | None] | None = None
+        self._waiting: deque[str] = deque()
         self._writer: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._ending = threading.Event()
+        # What nobody has read soon after the end is let go.
+        self._given_up = False
 
     def debug(self, event: str, **fields: Any) -> None:
         """What only a developer wants to know."""
@@ -62,19 +70,16 @@ class JsonLog:
 
     def in_background(self) -> None:
         """From now on a thread writes; not in a process that forks afterwards."""
-        self._waiting = queue.Queue(_MOST_WAITING)
         self._writer = threading.Thread(target=self._write_waiting, name="log", daemon=True)
         self._writer.start()
 
     def close(self, *, within_s: float = 1.0) -> None:
         """Write what waits, as far as the reader takes it in time."""
-        if self._waiting is None or self._writer is None:
-            return
-        try:
-            self._waiting.put(None, timeout=within_s)
-        except queue.Full:
-            return
-        self._writer.join(within_s)
+        if self._writer is not None:
+            self._ending.set()
+            self._wake.set()
+            self._writer.join(within_s)
+            self._given_up = True
 
     def _write(
         self, level: str, event: str, fields: dict[str, Any], *, threshold: int | None = None
@@ -85,25 +90,42 @@ class JsonLog:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
         line = {"time": f"{stamp}.{int(now % 1 * 1000):03d}Z", "level": level, "event": event}
         dropped = {"dropped": self._dropped} if self._dropped else {}
-        text = json.dumps(line | self._context | fields | dropped, default=str) + "\n"
-        if self._waiting is None:
+        text = _ENCODER.encode(line | self._context | fields | dropped) + "\n"
+        if self._writer is None:
             written = self._put(text, patience_s=_PATIENCE_S)
         else:
-            try:
-                self._waiting.put_nowait(text)
-                written = True
-            except queue.Full:
-                written = False
+            written = len(self._waiting) < _MOST_WAITING
+            if written:
+                self._waiting.append(text)
+                if not self._wake.is_set():
+                    self._wake.set()
         self._dropped = 0 if written else self._dropped + 1
 
     def _write_waiting(self) -> None:
-        assert self._waiting is not None  # noqa: S101
-        while (text := self._waiting.get()) is not None:
-            if not self._put(text, patience_s=None):
-                self._dropped += 1
+        ending = False
+        while not ending:
+            if not self._ending.is_set():
+                self._wake.wait()
+            ending = self._ending.wait(_GATHER_S)
+            # First cleared, then emptied: a line that comes in between wakes the writer again.
+            self._wake.clear()
+            while self._waiting and not self._given_up:
+                lines = self._next_lines()
+                if not self._put("".join(lines), patience_s=None):
+                    self._dropped += len(lines)
+
+    def _next_lines(self) -> list[str]:
+        """One line, and as many more as the kernel writes to a pipe in one piece."""
+        lines = [self._waiting.popleft()]
+        size = len(lines[0])
+        # Lines are ASCII: what is not is escaped.
+        while self._waiting and size + len(self._waiting[0]) <= select.PIPE_BUF:
+            lines.append(self._waiting.popleft())
+            size += len(lines[-1])
+        return lines
 
     def _put(self, text: str, *, patience_s: float | None) -> bool:
-        """Write one line at once, so that lines of several workers are not torn apart."""
+        """Write lines at once, so that those of several workers are not torn apart."""
         try:
             if self._stream is not None:
                 self._stream.write(text)

@@ -40,7 +40,7 @@ from inference_image.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 EXIT_STOPPED: Final = 0
 EXIT_WORKERS: Final = 1
@@ -62,6 +62,7 @@ _TURN_AWAY_S: Final = 1.0
 _TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
 # From connecting to the end of a request's header.
 _HEADER_WITHIN_S: Final = 30.0
+_MOST_HEADER_BYTES: Final = 65_536
 # Workers that stop serve what has connected already; later callers are told to come back.
 _ACCEPT_WITHIN_S: Final = 2.0
 
@@ -260,6 +261,8 @@ def _run_worker(
         log_config=None,
         access_log=False,
         server_header=False,
+        # The platform's own proxy is the only one, and nothing here asks for the sender's address.
+        proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_DRAIN_S,
         # asyncio accepts up to `backlog` connections at once; with several workers on one
@@ -314,30 +317,34 @@ def _server_class() -> "type[uvicorn.Server]":
     return Server
 
 
-def _protocol_class() -> "type[H11Protocol]":
+def _protocol_class() -> "type[HttpToolsProtocol]":
     import asyncio
 
-    import h11
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    class Protocol(H11Protocol):
-        """Closes a connection on which a request's header does not end in time.
+    class Protocol(HttpToolsProtocol):
+        """Closes a connection on which a request's header does not end in time, or is too long.
 
         uvicorn itself bounds only the pause after an answer, so that whoever connects and
-        sends nothing, or a byte a minute, would keep the connection for ever.
+        sends nothing, or a byte a minute, would keep the connection for ever; and its C parser
+        takes a header of any length.
         """
 
         _overdue: asyncio.TimerHandle | None = None
         # Of a request that was turned away: bytes still to come, and what to do then.
         _skipped_left = 0
         _closes = False
+        _header_bytes = 0
+        # A message has begun to arrive; and its header is complete.
+        _begun = False
+        _in_message = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
+            super().connection_made(_OneWrite(transport, self.loop))  # type: ignore[arg-type]
             self._expect_header()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._header_is_here()
+            self._stop_waiting()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -351,15 +358,43 @@ def _protocol_class() -> "type[H11Protocol]":
                 data = data[skipped:]
             if self._turns_away(data):
                 return
+            in_header = self._overdue is not None
             super().data_received(data)
-            if self.conn.their_state is not h11.IDLE:
-                self._header_is_here()
-            elif self._overdue is None:
+            if self._in_message or not (self.cycle is None or self.cycle.response_complete):
+                return
+            # The header is still due; or it is the next one, after a body that was refused
+            # before it had arrived.
+            if self._overdue is None:
                 self._expect_header()
+            elif in_header:
+                self._header_bytes += len(data)
+                if self._header_bytes > _MOST_HEADER_BYTES and not self.transport.is_closing():
+                    self.send_400_response("The request's header is too long.")
+
+        def on_message_begin(self) -> None:
+            self._begun = True
+            super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._header_bytes += len(name) + len(value)
+            if self._header_bytes > 2 * _MOST_HEADER_BYTES:
+                # The parser stops, and the sender is answered 400.
+                raise ValueError("too many headers or trailers")
+            super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self._stop_waiting()
+            self._in_message = True
+            super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self._begun = self._in_message = False
+            super().on_message_complete()
 
         def _turns_away(self, data: bytes) -> bool:
             """Whether this was a request that found the queue full, and is answered."""
-            if self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]:
+            answering = self.cycle is not None and not self.cycle.response_complete
+            if self._begun or answering:
                 return False
             refused = self.config.app.turn_away(  # type: ignore[union-attr]
                 data, self.server_state.default_headers
@@ -367,7 +402,7 @@ def _protocol_class() -> "type[H11Protocol]":
             if refused is None:
                 return False
             answer, self._skipped_left, self._closes = refused
-            self._header_is_here()
+            self._stop_waiting()
             self.transport.write(answer)
             if self._closes and not self._skipped_left:
                 self.transport.close()
@@ -380,19 +415,53 @@ def _protocol_class() -> "type[H11Protocol]":
             return True
 
         def _expect_header(self) -> None:
+            self._header_bytes = 0
             self._overdue = self.loop.call_later(_HEADER_WITHIN_S, self._give_up)
 
-        def _header_is_here(self) -> None:
+        def _stop_waiting(self) -> None:
+            self._header_bytes = 0
             if self._overdue is not None:
                 self._overdue.cancel()
                 self._overdue = None
 
         def _give_up(self) -> None:
             self._overdue = None
-            if self.conn.their_state is h11.IDLE:
-                self.transport.close()
+            self.transport.close()
 
     return Protocol
+
+
+class _OneWrite:
+    """A transport that sends an answer's header and body in one piece.
+
+    uvicorn writes them one after the other, and each is a call of the kernel, for which the
+    interpreter is given away and waited for.
+    """
+
+    def __init__(self, transport: Any, loop: Any) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._waiting: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Send soon: with what else is written before the event loop's next turn."""
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(data)
+
+    def close(self) -> None:
+        """Close when everything has been sent."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            data = b"".join(self._waiting)
+            self._waiting.clear()
+            self._transport.write(data)
 
 
 class _Supervisor:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import select
 import sys
 import time
 
@@ -59,3 +60,20 @@ def test_closing_writes_what_waits() -> None:
         log.info("line")
     log.close(within_s=10)
     assert len(stream.getvalue().splitlines()) == 100
+
+
+def test_lines_are_gathered_but_no_piece_is_longer_than_the_kernel_keeps_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pieces: list[str] = []
+    log = JsonLog(level="info", stream=io.StringIO())
+    monkeypatch.setattr(log, "_put", lambda text, **_: bool(pieces.append(text)) or True)
+    log.in_background()
+    for number in range(200):
+        log.info("line", number=number, filling="é" * 50)
+    log.info("long", filling="x" * 3 * select.PIPE_BUF)
+    log.close(within_s=10)
+    lines = [json.loads(line) for piece in pieces for line in piece.splitlines()]
+    assert [line.get("number") for line in lines] == [*range(200), None]
+    assert len(pieces) < 100
+    assert all(len(piece.encode()) <= select.PIPE_BUF for piece in pieces[:-1])

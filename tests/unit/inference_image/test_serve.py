@@ -4,7 +4,9 @@ import io
 import socket
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from typing import Any
 
 import pytest
 
@@ -98,35 +100,159 @@ def test_at_the_end_whoever_still_waits_is_told() -> None:
                 assert caller.recv(1000).startswith(b"HTTP/1.1 503 ")
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /ping HTTP/1.1\r\nHost"])
+async def _answer_to(app: Any, chunks: Iterable[bytes], *, pause_s: float = 0.0) -> bytes:
+    """All that the service's HTTP protocol says to what is sent, until it closes."""
+    import asyncio
+
+    import uvicorn
+
+    config = uvicorn.Config(app, http=serve._protocol_class(), lifespan="off", log_config=None)
+    config.load()
+    server = uvicorn.Server(config)
+    listening = await asyncio.get_running_loop().create_server(
+        lambda: config.http_protocol_class(  # type: ignore[call-arg]
+            config=config, server_state=server.server_state, app_state={}
+        ),
+        "127.0.0.1",
+        0,
+    )
+    async with listening:
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        try:
+            # Who sends more than is read is reset, and may or may not see the answer.
+            with suppress(ConnectionError):
+                for chunk in chunks:
+                    writer.write(chunk)
+                    await writer.drain()
+                    await asyncio.sleep(pause_s)
+            with suppress(ConnectionError):
+                return await asyncio.wait_for(reader.read(), 10)
+            return b"reset"
+        finally:
+            writer.close()
+
+
+class _App:
+    """An application whose queue is never full, or whose queue always is."""
+
+    def __init__(self, *, full: bool = False) -> None:
+        self._full = full
+
+    def turn_away(self, _data: bytes, _headers: object) -> tuple[bytes, int, bool] | None:
+        return (b"HTTP/1.1 429 Full\r\ncontent-length: 0\r\n\r\n", 0, True) if self._full else None
+
+    async def __call__(self, scope: object, receive: Any, send: Any) -> None:
+        raise AssertionError("no request was made")
+
+
+class _RefusesUnread(_App):
+    """Answers before the body has come, as the service does where it is too large."""
+
+    async def __call__(self, scope: object, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 413, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Reads(_App):
+    async def __call__(self, scope: object, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /ping HTTP/1.1\r\nHost", b"\r\n"])
 def test_a_header_that_does_not_end_closes_the_connection(
     monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     import asyncio
 
-    import uvicorn
+    monkeypatch.setattr(serve, "_HEADER_WITHIN_S", 0.2)
+    begun = time.perf_counter()
+    asyncio.run(_answer_to(_App(), [sent]))
+    assert 0.1 < time.perf_counter() - begun < 5
 
-    async def app(scope: object, receive: object, send: object) -> None:
-        raise AssertionError("no request was made")
 
-    async def attempt() -> float:
-        config = uvicorn.Config(app, http=serve._protocol_class(), lifespan="off", log_config=None)
-        config.load()
-        server = uvicorn.Server(config)
-        listening = await asyncio.get_running_loop().create_server(
-            lambda: config.http_protocol_class(  # type: ignore[call-arg]
-                config=config, server_state=server.server_state, app_state={}
-            ),
-            "127.0.0.1",
-            0,
-        )
-        async with listening:
-            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
-            writer.write(sent)
-            begun = time.perf_counter()
-            await asyncio.wait_for(reader.read(), 10)
-            writer.close()
-            return time.perf_counter() - begun
+@pytest.mark.parametrize(
+    "endless",
+    [b"x" * 9000, b"X-Name: value\r\n" * 700, b"X-" + b"n" * 30_000 + b": v\r\n"],
+)
+def test_a_header_without_end_is_refused_before_it_fills_the_memory(endless: bytes) -> None:
+    import asyncio
+
+    def chunks() -> Iterator[bytes]:
+        yield b"GET /ping HTTP/1.1\r\nX-First: "
+        for _ in range(1000):
+            sent.append(len(endless))
+            yield endless
+
+    sent: list[int] = []
+    answer = asyncio.run(_answer_to(_App(), chunks(), pause_s=0.002))
+    assert answer == b"reset" or answer.startswith(b"HTTP/1.1 400 ")
+    assert sum(sent) < 1_000_000
+
+
+def test_trailers_without_end_are_refused() -> None:
+    import asyncio
+
+    head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    trailers = [b"X-Name: value\r\n" * 700] * 200
+    answer = asyncio.run(_answer_to(_Reads(), [head, *trailers], pause_s=0.002))
+    assert answer == b"reset" or answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_only_what_begins_a_request_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
 
     monkeypatch.setattr(serve, "_HEADER_WITHIN_S", 0.2)
-    assert 0.1 < asyncio.run(attempt()) < 5
+    request = b"POST /invocations HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
+    full = _App(full=True)
+    assert asyncio.run(_answer_to(full, [request])).startswith(b"HTTP/1.1 429 ")
+    full.turn_away = lambda data, _: (
+        None if data.startswith(b"GET") else (b"HTTP/1.1 429 ", 0, True)
+    )  # type: ignore[method-assign]
+    hidden = [b"GET /ping HTTP/1.1\r\nX-Hidden: ", request[:-4]]
+    assert asyncio.run(_answer_to(full, hidden, pause_s=0.05)) == b""
+
+
+def test_the_rest_of_a_refused_body_is_no_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    monkeypatch.setattr(serve, "_HEADER_WITHIN_S", 0.4)
+    size = 4 * 1024 * 1024
+    head = f"POST / HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode()
+    chunks = [head, *[bytes(65_536)] * (size // 65_536)]
+    answer = asyncio.run(_answer_to(_RefusesUnread(), chunks, pause_s=0.001))
+    # Nothing but the refusal: a 400 for the body's rest would reset the connection.
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_header_and_body_of_an_answer_are_one_write() -> None:
+    import asyncio
+
+    class Transport:
+        def __init__(self) -> None:
+            self.calls: list[bytes | str] = []
+
+        def write(self, data: bytes) -> None:
+            self.calls.append(data)
+
+        def close(self) -> None:
+            self.calls.append("closed")
+
+        def is_closing(self) -> bool:
+            return False
+
+    async def answer() -> list[bytes | str]:
+        plain = Transport()
+        transport = serve._OneWrite(plain, asyncio.get_running_loop())
+        transport.write(b"head ")
+        transport.write(b"body")
+        assert plain.calls == []
+        assert not transport.is_closing()
+        await asyncio.sleep(0)
+        transport.write(b"next")
+        transport.close()
+        await asyncio.sleep(0)
+        return plain.calls
+
+    assert asyncio.run(answer()) == [b"head body", b"next", "closed"]
