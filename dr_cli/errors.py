@@ -21,6 +21,7 @@ _SPEAKING: Final = frozenset(
         "dr_experiments.pricing.UnknownPriceError",
         "dr_local.errors.LocalAwsError",
         "dr_local.publish.UploadError",
+        "dr_training.data.faults.DataError",
         "inference_image.model_spec.ModelPackageError",
         "inference_image.settings.SettingsError",
         "constructs_lib.rules.ValidationError",
@@ -39,6 +40,7 @@ _EXTRA_OF_MODULE: Final[Mapping[str, str]] = {
     "psutil": "experiments",
     "scipy": "experiments",
     "yaml": "experiments",
+    "google_crc32c": "data",
     "moto": "local",
     "aws_cdk": "local",
 }

@@ -116,6 +116,41 @@ class Answer:
     acquisition: Acquisition | None
 
 
+def read_photograph(
+    data: bytes,
+    preparation: Preparation,
+    *,
+    declared_type: str | None = None,
+    limits: Limits | None = None,
+) -> tuple[Decoded, Prepared, float, float]:
+    """Decode a file as small as its disc allows, and prepare it: what every answer begins with.
+
+    Training reads its files with this function too, so that a model sees what it will be served.
+
+    Returns:
+        The decoded picture, the model's input, and the milliseconds of decoding and preparing.
+
+    Raises:
+        PhotographError: as `decoding.decode`.
+    """
+    disc_px = _DISC_PER_INPUT * preparation.size_px
+    min_side_px = math.ceil(disc_px / _EXPECTED_DISC_SHARE)
+    decode_ms = prepare_ms = 0.0
+    while True:
+        start = time.perf_counter()
+        decoded = decode(data, declared_type=declared_type, limits=limits, min_side_px=min_side_px)
+        decode_ms += _since(start)
+        start = time.perf_counter()
+        prepared = preparation(decoded.image, scale=decoded.scale)
+        prepare_ms += _since(start)
+        circle = prepared.circle
+        if not circle.found or decoded.scale >= 1 or 2 * circle.radius_px >= disc_px:
+            return decoded, prepared, decode_ms, prepare_ms
+        # A small disc in a large frame: the next pass keeps it at twice the input.
+        shorter = min(decoded.image.size)
+        min_side_px = max(math.ceil(shorter * disc_px / (2 * circle.radius_px)), 2 * shorter)
+
+
 class Predictor:
     """A loaded model package and everything needed to answer; one caller at a time."""
 
@@ -275,24 +310,9 @@ class Predictor:
         self, data: bytes, declared_type: str | None
     ) -> tuple[Decoded, Prepared, float, float]:
         """Decode as small as the disc allows, and prepare; milliseconds of both."""
-        disc_px = _DISC_PER_INPUT * self.spec.input_size_px
-        min_side_px = math.ceil(disc_px / _EXPECTED_DISC_SHARE)
-        decode_ms = prepare_ms = 0.0
-        while True:
-            start = time.perf_counter()
-            decoded = decode(
-                data, declared_type=declared_type, limits=self._limits, min_side_px=min_side_px
-            )
-            decode_ms += _since(start)
-            start = time.perf_counter()
-            prepared = self._preparation(decoded.image, scale=decoded.scale)
-            prepare_ms += _since(start)
-            circle = prepared.circle
-            if not circle.found or decoded.scale >= 1 or 2 * circle.radius_px >= disc_px:
-                return decoded, prepared, decode_ms, prepare_ms
-            # A small disc in a large frame: the next pass keeps it at twice the input.
-            shorter = min(decoded.image.size)
-            min_side_px = max(math.ceil(shorter * disc_px / (2 * circle.radius_px)), 2 * shorter)
+        return read_photograph(
+            data, self._preparation, declared_type=declared_type, limits=self._limits
+        )
 
     def _probabilities(self, logits: npt.NDArray[np.float64]) -> tuple[float, ...]:
         with np.errstate(over="ignore"):

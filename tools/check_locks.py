@@ -35,7 +35,7 @@ class Lock:
 
 LOCKS = (
     Lock("requirements.txt"),
-    Lock("requirements/dev.txt", ("serving", "full", "experiments", "local", "dev")),
+    Lock("requirements/dev.txt", ("serving", "full", "experiments", "local", "data", "dev")),
     Lock("requirements/training.txt", ("serving", "full", "training", "test")),
     Lock("requirements/uv.txt", source="requirements/uv.in"),
     Lock(
