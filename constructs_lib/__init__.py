@@ -1,4 +1,4 @@
-"""AWS CDK constructs that deploy classifiers for diabetic retinopathy on SageMaker.
+"""AWS CDK constructs that deploy classifiers for diabetic retinopathy on SageMaker and Lambda.
 
     from constructs_lib import InferenceImageRepo, ModelArtifactBucket, ServerlessDREndpoint
 
@@ -15,33 +15,65 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from constructs_lib.alarms import AlarmOptions, EndpointAlarms
+    from constructs_lib.dashboard import DREndpointDashboard
+    from constructs_lib.dr_endpoint import DREndpoint
+    from constructs_lib.endpoint_options import DataCapture, EndpointOptions
     from constructs_lib.inference_image_repo import InferenceImage, InferenceImageRepo
+    from constructs_lib.lambda_dr_endpoint import LambdaDREndpoint
     from constructs_lib.model_artifact_bucket import ModelArtifact, ModelArtifactBucket
+    from constructs_lib.probe import GoldenImageProbe, ProbeOptions
     from constructs_lib.realtime_dr_endpoint import RealtimeDREndpoint
     from constructs_lib.rules import ValidationError
+    from constructs_lib.scaling import ClinicHours, Scaling
     from constructs_lib.serverless_dr_endpoint import ServerlessDREndpoint
+    from constructs_lib.traffic import TrafficShift
     from inference_image.model_spec import ModelPackageError
 
 __all__ = [
+    "AlarmOptions",
+    "ClinicHours",
+    "DREndpoint",
+    "DREndpointDashboard",
+    "DataCapture",
+    "EndpointAlarms",
+    "EndpointOptions",
+    "GoldenImageProbe",
     "InferenceImage",
     "InferenceImageRepo",
+    "LambdaDREndpoint",
     "ModelArtifact",
     "ModelArtifactBucket",
     "ModelPackageError",
+    "ProbeOptions",
     "RealtimeDREndpoint",
+    "Scaling",
     "ServerlessDREndpoint",
+    "TrafficShift",
     "ValidationError",
 ]
 
 _HOMES = {
+    "AlarmOptions": "constructs_lib.alarms",
+    "ClinicHours": "constructs_lib.scaling",
+    "DREndpoint": "constructs_lib.dr_endpoint",
+    "DREndpointDashboard": "constructs_lib.dashboard",
+    "DataCapture": "constructs_lib.endpoint_options",
+    "EndpointAlarms": "constructs_lib.alarms",
+    "EndpointOptions": "constructs_lib.endpoint_options",
+    "GoldenImageProbe": "constructs_lib.probe",
     "InferenceImage": "constructs_lib.inference_image_repo",
     "InferenceImageRepo": "constructs_lib.inference_image_repo",
+    "LambdaDREndpoint": "constructs_lib.lambda_dr_endpoint",
     "ModelArtifact": "constructs_lib.model_artifact_bucket",
     "ModelArtifactBucket": "constructs_lib.model_artifact_bucket",
     # A package that cannot be used raises it out of `add_model` and `in_bucket`.
     "ModelPackageError": "inference_image.model_spec",
+    "ProbeOptions": "constructs_lib.probe",
     "RealtimeDREndpoint": "constructs_lib.realtime_dr_endpoint",
+    "Scaling": "constructs_lib.scaling",
     "ServerlessDREndpoint": "constructs_lib.serverless_dr_endpoint",
+    "TrafficShift": "constructs_lib.traffic",
     "ValidationError": "constructs_lib.rules",
 }
 

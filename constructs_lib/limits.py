@@ -1,4 +1,4 @@
-"""What SageMaker accepts: sizes, counts and instance types, each with its source.
+"""What SageMaker and Lambda accept: sizes, counts and instance types, each with its source.
 
     >>> INSTANCE_TYPES["ml.c7g.xlarge"].architecture
     'arm64'
@@ -42,6 +42,52 @@ IMAGE_URI_CHARACTERS: Final = 255
 # The function behind a BucketDeployment unpacks the asset on its disk before it copies it.
 LAMBDA_EPHEMERAL_STORAGE_MIB: Final = 10_240
 LAMBDA_DEFAULT_EPHEMERAL_STORAGE_MIB: Final = 512
+
+# --- Endpoints on Lambda ------------------------------------------------------------------------
+LAMBDA_MEMORY_MIB: Final = (128, 10_240)
+LAMBDA_TIMEOUT_S: Final = (1, 900)
+LAMBDA_PAYLOAD_BYTES: Final = 6 * 1024 * 1024
+LAMBDA_ENVIRONMENT_BYTES: Final = 4096
+LAMBDA_ENVIRONMENT_NAME_PATTERN: Final = r"[a-zA-Z]([a-zA-Z0-9_])+"
+LAMBDA_RESERVED_ENVIRONMENT: Final = (
+    "_HANDLER",
+    "_X_AMZN_TRACE_ID",
+    "AWS_ACCESS_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_DEFAULT_REGION",
+    "AWS_EXECUTION_ENV",
+    "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
+    "AWS_LAMBDA_FUNCTION_NAME",
+    "AWS_LAMBDA_FUNCTION_VERSION",
+    "AWS_LAMBDA_INITIALIZATION_TYPE",
+    "AWS_LAMBDA_LOG_GROUP_NAME",
+    "AWS_LAMBDA_LOG_STREAM_NAME",
+    "AWS_LAMBDA_RUNTIME_API",
+    "AWS_REGION",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "LAMBDA_RUNTIME_DIR",
+    "LAMBDA_TASK_ROOT",
+)
+LAMBDA_UTILIZATION: Final = (0.1, 0.9)
+
+# --- Updates, scaling and what else an endpoint can have ------------------------------------------
+DEPLOYMENT_WAIT_S: Final = (0, 3600)
+DEPLOYMENT_TIMEOUT_S: Final = (600, 28_800)
+CANARY_PERCENT: Final = (1, 50)
+LINEAR_PERCENT: Final = (10, 50)
+ROLLING_PERCENT: Final = (5, 50)
+ROLLBACK_ALARMS: Final = (1, 10)
+CODEDEPLOY_PERCENT: Final = (1, 99)
+STARTUP_TIMEOUT_S: Final = (60, 3600)
+CAPTURE_PERCENT: Final = (1, 100)
+SECURITY_GROUPS: Final = (1, 5)
+TAGS: Final = 50
+TAG_KEY_CHARACTERS: Final = 128
+TAG_VALUE_CHARACTERS: Final = 256
+REALTIME_MIN_CAPACITY: Final = 1
+SERVERLESS_MIN_PROVISIONED: Final = 1
+LAMBDA_MIN_PROVISIONED: Final = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +188,12 @@ def _instance_types() -> dict[str, InstanceType]:
     return types
 
 
+# The service model whose list of instance types this table is.
+BOTOCORE_VERSION: Final = "1.44.8"
+# Names of hosting instances with a GPU or an accelerator, which the images here cannot use.
+ACCELERATED_PATTERN: Final = r"ml\.(?:g|p|inf|trn|dl)\d"
+# Families whose local disks no KMS key of ours encrypts.
+LOCAL_DISK_FAMILIES: Final = tuple(name for name in _FAMILIES if name.endswith("d"))
 INSTANCE_TYPES: Final[Mapping[str, InstanceType]] = MappingProxyType(_instance_types())
 
 _CHECKED = "2026-11-28"
@@ -194,6 +246,64 @@ _LAMBDA_QUOTAS = Source(
     checked=_CHECKED,
     read="as known; the page itself was not read",
 )
+_LAMBDA_API = Source(
+    url="https://docs.aws.amazon.com/lambda/latest/api/API_CreateFunction.html",
+    checked=_CHECKED,
+    read="shape bounds in botocore 1.44.8's service model; its tops for memory (32,768) and time "
+    "(5,400) are of managed instances, those here are of functions, as known",
+)
+_LAMBDA_ENVIRONMENT = Source(
+    url="https://docs.aws.amazon.com/lambda/latest/dg/configuration-envvars.html",
+    checked=_CHECKED,
+    read="names as known, the pattern in botocore 1.44.8's service model",
+)
+_LAMBDA_SCALING = Source(
+    url="https://docs.aws.amazon.com/lambda/latest/dg/provisioned-concurrency.html",
+    checked=_CHECKED,
+    read="as known; the page itself was not read",
+)
+_TRAFFIC_ROUTING = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_TrafficRoutingConfig.html",
+    checked=_CHECKED,
+    read="text and shape bounds in botocore 1.44.8's service model",
+)
+_DEPLOYMENT_CONFIG = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DeploymentConfig.html",
+    checked=_CHECKED,
+    read="text and shape bounds in botocore 1.44.8's service model",
+)
+_CODEDEPLOY = Source(
+    url="https://docs.aws.amazon.com/codedeploy/latest/APIReference/API_TrafficRoutingConfig.html",
+    checked=_CHECKED,
+    read="as known; the page itself was not read",
+)
+_DATA_CAPTURE = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DataCaptureConfig.html",
+    checked=_CHECKED,
+    read="shape bounds in botocore 1.44.8's service model; 0, which captures nothing, is left out",
+)
+_VPC_CONFIG = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_VpcConfig.html",
+    checked=_CHECKED,
+    read="shape bounds in botocore 1.44.8's service model",
+)
+_TAG = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Tag.html",
+    checked=_CHECKED,
+    read="shape bounds in botocore 1.44.8's service model",
+)
+_INSTANCE_SCALING = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/dg/endpoint-auto-scaling.html",
+    checked=_CHECKED,
+    read="as known; RegisterScalableTarget in botocore 1.44.8 knows 0 for variants as well, which "
+    "is for endpoints of inference components",
+)
+_SERVERLESS_SCALING = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/dg/serverless-endpoints-autoscale.html",
+    checked=_CHECKED,
+    read="as known; ProvisionedConcurrency begins at 1 in botocore 1.44.8's service model, while "
+    "RegisterScalableTarget there lists 0",
+)
 
 SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
     {
@@ -214,6 +324,32 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
         "IMAGE_URI_CHARACTERS": _CREATE_MODEL,
         "LAMBDA_EPHEMERAL_STORAGE_MIB": _LAMBDA_QUOTAS,
         "LAMBDA_DEFAULT_EPHEMERAL_STORAGE_MIB": _LAMBDA_QUOTAS,
+        "LAMBDA_MEMORY_MIB": _LAMBDA_API,
+        "LAMBDA_TIMEOUT_S": _LAMBDA_API,
+        "LAMBDA_PAYLOAD_BYTES": _LAMBDA_QUOTAS,
+        "LAMBDA_ENVIRONMENT_BYTES": _LAMBDA_QUOTAS,
+        "LAMBDA_ENVIRONMENT_NAME_PATTERN": _LAMBDA_ENVIRONMENT,
+        "LAMBDA_RESERVED_ENVIRONMENT": _LAMBDA_ENVIRONMENT,
+        "LAMBDA_UTILIZATION": _LAMBDA_SCALING,
+        "LAMBDA_MIN_PROVISIONED": _LAMBDA_SCALING,
+        "DEPLOYMENT_WAIT_S": _TRAFFIC_ROUTING,
+        "DEPLOYMENT_TIMEOUT_S": _DEPLOYMENT_CONFIG,
+        "CANARY_PERCENT": _TRAFFIC_ROUTING,
+        "LINEAR_PERCENT": _TRAFFIC_ROUTING,
+        "ROLLING_PERCENT": _DEPLOYMENT_CONFIG,
+        "ROLLBACK_ALARMS": _DEPLOYMENT_CONFIG,
+        "CODEDEPLOY_PERCENT": _CODEDEPLOY,
+        "STARTUP_TIMEOUT_S": _PRODUCTION_VARIANT,
+        "CAPTURE_PERCENT": _DATA_CAPTURE,
+        "SECURITY_GROUPS": _VPC_CONFIG,
+        "TAGS": _TAG,
+        "TAG_KEY_CHARACTERS": _TAG,
+        "TAG_VALUE_CHARACTERS": _TAG,
+        "REALTIME_MIN_CAPACITY": _INSTANCE_SCALING,
+        "SERVERLESS_MIN_PROVISIONED": _SERVERLESS_SCALING,
+        "BOTOCORE_VERSION": _PRODUCTION_VARIANT,
+        "ACCELERATED_PATTERN": _PRODUCTION_VARIANT,
+        "LOCAL_DISK_FAMILIES": _PRODUCTION_VARIANT,
         "INSTANCE_TYPES": _PRODUCTION_VARIANT,
     }
 )

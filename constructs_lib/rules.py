@@ -15,12 +15,14 @@ from typing import TypeGuard
 
 from constructs_lib import limits
 from inference_image import contract
+from inference_image.variables import setting_fault
 
 # Every setting of the service is a constant of its contract.
 _SERVICE_SETTINGS = frozenset(
     str(value) for name, value in vars(contract).items() if name.startswith("ENV_")
 )
 _SERVICE_PREFIXES = ("DR_", "MODEL_SERVER_")
+_TAG_TEXT = re.compile(r"[\w\s.:/=+\-@]*")
 
 
 class ValidationError(ValueError):
@@ -46,14 +48,26 @@ def serverless_faults(
     max_concurrency: int | None = None,
     provisioned_concurrency: int | None = None,
     architecture: str | None = None,
+    unsupported: Iterable[str] = (),
 ) -> list[str]:
-    """Faults of a serverless variant. Sizes in MiB, concurrency in containers."""
-    faults = []
+    """Faults of a serverless variant. Sizes in MiB, concurrency in containers.
+
+    `unsupported` are properties that were given and that serverless inference does not have.
+    """
+    faults = [
+        fault(
+            name,
+            "left out on serverless inference, which has no such thing (RealtimeDREndpoint has)",
+            "a value",
+            "SERVERLESS_ARCHITECTURES",
+        )
+        for name in unsupported
+    ]
     sizes = limits.SERVERLESS_MEMORY_SIZES_MIB
     if memory_mib is not None and (isinstance(memory_mib, bool) or memory_mib not in sizes):
         faults.append(
-            _fault(
-                "memory_mib", f"one of {_listed(sizes)}", memory_mib, "SERVERLESS_MEMORY_SIZES_MIB"
+            fault(
+                "memory_mib", f"one of {listed(sizes)}", memory_mib, "SERVERLESS_MEMORY_SIZES_MIB"
             )
         )
     top = limits.SERVERLESS_MAX_CONCURRENCY
@@ -61,17 +75,17 @@ def serverless_faults(
         ("max_concurrency", max_concurrency),
         ("provisioned_concurrency", provisioned_concurrency),
     ):
-        if value is not None and not _is_integer(value, 1, top):
+        if value is not None and not is_integer(value, 1, top):
             faults.append(
-                _fault(name, f"a whole number from 1 to {top}", value, "SERVERLESS_MAX_CONCURRENCY")
+                fault(name, f"a whole number from 1 to {top}", value, "SERVERLESS_MAX_CONCURRENCY")
             )
     if (
-        _is_integer(provisioned_concurrency, 1, top)
-        and _is_integer(max_concurrency, 1, top)
+        is_integer(provisioned_concurrency, 1, top)
+        and is_integer(max_concurrency, 1, top)
         and provisioned_concurrency > max_concurrency
     ):
         faults.append(
-            _fault(
+            fault(
                 "provisioned_concurrency",
                 f"at most max_concurrency ({max_concurrency})",
                 provisioned_concurrency,
@@ -80,9 +94,9 @@ def serverless_faults(
         )
     if architecture is not None and architecture not in limits.SERVERLESS_ARCHITECTURES:
         faults.append(
-            _fault(
+            fault(
                 "architecture",
-                f"{_listed(limits.SERVERLESS_ARCHITECTURES)}, because serverless inference runs "
+                f"{listed(limits.SERVERLESS_ARCHITECTURES)}, because serverless inference runs "
                 "on no other processor",
                 architecture,
                 "SERVERLESS_ARCHITECTURES",
@@ -96,15 +110,25 @@ def realtime_faults(
     instance_type: str | None = None,
     initial_instance_count: int | None = None,
     architecture: str | None = None,
+    model_download_timeout_s: int | None = None,
+    startup_timeout_s: int | None = None,
 ) -> list[str]:
     """Faults of a variant on instances; `architecture` is that of the image."""
     faults = []
+    for name, value in (
+        ("model_download_timeout_s", model_download_timeout_s),
+        ("startup_timeout_s", startup_timeout_s),
+    ):
+        if value is not None:
+            faults += bounded_fault(name, value, *limits.STARTUP_TIMEOUT_S, "STARTUP_TIMEOUT_S")
     known = None if instance_type is None else limits.INSTANCE_TYPES.get(instance_type)
     if instance_type is not None and known is None:
         near = difflib.get_close_matches(instance_type, limits.INSTANCE_TYPES, n=3)
-        hint = f" (near it: {_listed(near)})" if near else ""
+        hint = f" (near it: {listed(near)})" if near else ""
+        if re.match(limits.ACCELERATED_PATTERN, instance_type):
+            hint = ", because the images use no GPU and no accelerator"
         faults.append(
-            _fault(
+            fault(
                 "instance_type",
                 f"a CPU instance type of SageMaker hosting{hint}",
                 instance_type,
@@ -113,11 +137,11 @@ def realtime_faults(
         )
     if architecture is not None and architecture not in limits.ARCHITECTURES:
         faults.append(
-            f"architecture must be one of {_listed(limits.ARCHITECTURES)}; got {architecture!r}"
+            f"architecture must be one of {listed(limits.ARCHITECTURES)}; got {architecture!r}"
         )
     elif known is not None and architecture not in (None, known.architecture):
         faults.append(
-            _fault(
+            fault(
                 "architecture",
                 f"{known.architecture}, the processor of {known.name} (otherwise the container "
                 "ends with 'exec format error')",
@@ -125,11 +149,129 @@ def realtime_faults(
                 "INSTANCE_TYPES",
             )
         )
-    if initial_instance_count is not None and not _is_integer(initial_instance_count, 1, None):
+    if initial_instance_count is not None and not is_integer(initial_instance_count, 1, None):
         faults.append(
             "initial_instance_count must be a whole number of at least 1; "
             f"got {initial_instance_count!r}"
         )
+    return faults
+
+
+def lambda_faults(
+    *,
+    memory_mib: int | None = None,
+    timeout_s: int | None = None,
+    ephemeral_storage_mib: int | None = None,
+    max_concurrency: int | None = None,
+    provisioned_concurrency: int | None = None,
+    architecture: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    unsupported: Iterable[str] = (),
+) -> list[str]:
+    """Faults of a function. Sizes in MiB; `environment` with what the construct sets."""
+    faults = [
+        fault(
+            name,
+            "left out on Lambda, which has no such thing (RealtimeDREndpoint has)",
+            "a value",
+            "LAMBDA_MEMORY_MIB",
+        )
+        for name in unsupported
+    ]
+    disk = (limits.LAMBDA_DEFAULT_EPHEMERAL_STORAGE_MIB, limits.LAMBDA_EPHEMERAL_STORAGE_MIB)
+    for name, value, (low, high), limit in (
+        ("memory_mib", memory_mib, limits.LAMBDA_MEMORY_MIB, "LAMBDA_MEMORY_MIB"),
+        ("timeout_s", timeout_s, limits.LAMBDA_TIMEOUT_S, "LAMBDA_TIMEOUT_S"),
+        ("ephemeral_storage_mib", ephemeral_storage_mib, disk, "LAMBDA_EPHEMERAL_STORAGE_MIB"),
+        ("max_concurrency", max_concurrency, (1, None), "LAMBDA_MIN_PROVISIONED"),
+        ("provisioned_concurrency", provisioned_concurrency, (1, None), "LAMBDA_MIN_PROVISIONED"),
+    ):
+        if value is not None:
+            faults += bounded_fault(name, value, low, high, limit)
+    if (
+        is_integer(provisioned_concurrency, 1, None)
+        and is_integer(max_concurrency, 1, None)
+        and provisioned_concurrency > max_concurrency
+    ):
+        faults.append(
+            fault(
+                "provisioned_concurrency",
+                f"at most max_concurrency ({max_concurrency})",
+                provisioned_concurrency,
+                "LAMBDA_MIN_PROVISIONED",
+            )
+        )
+    if architecture is not None and architecture not in limits.ARCHITECTURES:
+        faults.append(
+            f"architecture must be one of {listed(limits.ARCHITECTURES)}; got {architecture!r}"
+        )
+    entries = environment or {}
+    faults += [
+        fault(
+            "environment",
+            "free of the names that Lambda keeps for itself",
+            name,
+            "LAMBDA_RESERVED_ENVIRONMENT",
+        )
+        for name in entries
+        if name in limits.LAMBDA_RESERVED_ENVIRONMENT
+    ]
+    faults += [
+        fault(
+            "environment",
+            "named with two or more letters, digits and underscores, a letter first",
+            name,
+            "LAMBDA_ENVIRONMENT_NAME_PATTERN",
+        )
+        for name in entries
+        if name not in limits.LAMBDA_RESERVED_ENVIRONMENT
+        and re.fullmatch(limits.ENVIRONMENT_NAME_PATTERN, name)
+        and not re.fullmatch(limits.LAMBDA_ENVIRONMENT_NAME_PATTERN, name)
+    ]
+    size = sum(
+        len(name.encode()) + len(value.encode())
+        for name, value in entries.items()
+        if isinstance(value, str)
+    )
+    if size > limits.LAMBDA_ENVIRONMENT_BYTES:
+        faults.append(
+            fault(
+                "environment",
+                f"at most {limits.LAMBDA_ENVIRONMENT_BYTES} bytes of names and values",
+                size,
+                "LAMBDA_ENVIRONMENT_BYTES",
+            )
+        )
+    return faults
+
+
+def tag_faults(tags: Mapping[str, str]) -> list[str]:
+    """Faults of tags on an endpoint."""
+    faults = []
+    if len(tags) > limits.TAGS:
+        faults.append(fault("tags", f"at most {limits.TAGS}", len(tags), "TAGS"))
+    for key, value in tags.items():
+        if not 1 <= len(key) <= limits.TAG_KEY_CHARACTERS or not _TAG_TEXT.fullmatch(key):
+            faults.append(
+                fault(
+                    "tags",
+                    f"named with 1 to {limits.TAG_KEY_CHARACTERS} letters, digits, spaces and "
+                    "_.:/=+-@",
+                    key,
+                    "TAG_KEY_CHARACTERS",
+                )
+            )
+        elif key.lower().startswith("aws:"):
+            faults.append(fault("tags", "named without aws: in front", key, "TAG_KEY_CHARACTERS"))
+        if len(value) > limits.TAG_VALUE_CHARACTERS or not _TAG_TEXT.fullmatch(value):
+            faults.append(
+                fault(
+                    f"tags[{key!r}]",
+                    f"at most {limits.TAG_VALUE_CHARACTERS} letters, digits, spaces and _.:/=+-@",
+                    value,
+                    "TAG_VALUE_CHARACTERS",
+                )
+            )
     return faults
 
 
@@ -138,10 +280,12 @@ def endpoint_faults(
     endpoint_name: str | None = None,
     environment: Mapping[str, str] | None = None,
     set_by_construct: Iterable[str] = (),
+    invocation_timeout_s: float | None = limits.INVOCATION_TIMEOUT_S,
 ) -> list[str]:
-    """Faults that both kinds of endpoint share.
+    """Faults that all kinds of endpoint share.
 
-    `environment` is what the caller asks for, `set_by_construct` the names that are added to it.
+    `environment` is what the caller asks for, `set_by_construct` the names that are added to it;
+    `invocation_timeout_s` is when the platform gives a request up, None where the service knows.
     """
     faults = []
     if endpoint_name is not None and (
@@ -149,7 +293,7 @@ def endpoint_faults(
         or not re.fullmatch(limits.ENDPOINT_NAME_PATTERN, endpoint_name)
     ):
         faults.append(
-            _fault(
+            fault(
                 "endpoint_name",
                 f"at most {limits.ENDPOINT_NAME_CHARACTERS} letters, digits and inner hyphens",
                 endpoint_name,
@@ -160,9 +304,9 @@ def endpoint_faults(
     own = frozenset(set_by_construct)
     count = len(own.union(entries))
     if count > limits.ENVIRONMENT_ENTRIES:
-        counted = f", with those that the construct sets ({_listed(sorted(own))})" if own else ""
+        counted = f", with those that the construct sets ({listed(sorted(own))})" if own else ""
         faults.append(
-            _fault(
+            fault(
                 "environment",
                 f"at most {limits.ENVIRONMENT_ENTRIES} entries{counted}",
                 count,
@@ -174,10 +318,11 @@ def endpoint_faults(
         for name in sorted(own.intersection(entries))
     ]
     faults += _setting_faults(entries)
+    faults += _value_faults(entries, own, invocation_timeout_s)
     for name, value in entries.items():
         if not re.fullmatch(limits.ENVIRONMENT_NAME_PATTERN, name):
             faults.append(
-                _fault(
+                fault(
                     "environment",
                     "named with letters, digits and underscores",
                     name,
@@ -186,11 +331,40 @@ def endpoint_faults(
             )
         if not isinstance(value, str) or len(value) > limits.ENVIRONMENT_TEXT_CHARACTERS:
             faults.append(
-                _fault(
+                fault(
                     f"environment[{name!r}]",
                     f"text of at most {limits.ENVIRONMENT_TEXT_CHARACTERS} characters",
                     value if not isinstance(value, str) else f"{len(value)} characters",
                     "ENVIRONMENT_TEXT_CHARACTERS",
+                )
+            )
+    return faults
+
+
+def _value_faults(
+    entries: Mapping[str, str], own: frozenset[str], patience_s: float | None
+) -> list[str]:
+    """Values that the service would refuse when it starts, minutes into the deployment."""
+    faults = []
+    for name, value in entries.items():
+        # A value that holds a token is known to the deployment only.
+        if name in own or not isinstance(value, str) or "${Token[" in value:
+            continue
+        found = setting_fault(name, value)
+        if found is not None:
+            faults.append(f"environment: {found} (docs/settings.md)")
+        elif (
+            name == contract.ENV_TIMEOUT_S
+            and patience_s is not None
+            and value.strip()
+            and float(value) >= patience_s
+        ):
+            faults.append(
+                fault(
+                    f"environment[{name!r}]",
+                    f"below {patience_s} seconds, when SageMaker gives the request up",
+                    value,
+                    "INVOCATION_TIMEOUT_S",
                 )
             )
     return faults
@@ -204,9 +378,7 @@ def _setting_faults(names: Iterable[str]) -> list[str]:
         if name in _SERVICE_SETTINGS or not name.upper().startswith(_SERVICE_PREFIXES):
             continue
         near = difflib.get_close_matches(name.upper(), _SERVICE_SETTINGS, n=3)
-        hint = (
-            f"near it: {_listed(near)}" if near else f"known: {_listed(sorted(_SERVICE_SETTINGS))}"
-        )
+        hint = f"near it: {listed(near)}" if near else f"known: {listed(sorted(_SERVICE_SETTINGS))}"
         faults.append(
             f"environment must hold settings that the service knows; got {name!r} "
             f"({hint}; docs/settings.md)"
@@ -214,17 +386,30 @@ def _setting_faults(names: Iterable[str]) -> list[str]:
     return faults
 
 
-def _fault(name: str, allowed: str, value: object, limit: str) -> str:
+def bounded_fault(
+    name: str, value: object, low: int, high: int | None, limit: str, *, because: str = ""
+) -> list[str]:
+    """The fault of a whole number outside [`low`, `high`], if it is one."""
+    if is_integer(value, low, high):
+        return []
+    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+    return [fault(name, f"a whole number {bounds}{because}", value, limit)]
+
+
+def fault(name: str, allowed: str, value: object, limit: str) -> str:
+    """One sentence: the property, what is allowed, the value, and the page that says so."""
     # str() first: an enum member would show its class, which nobody typed.
     shown = repr(str(value)) if isinstance(value, str) else repr(value)
     return f"{name} must be {allowed}; got {shown} ({limits.SOURCES[limit].url})"
 
 
-def _listed(values: Iterable[object]) -> str:
+def listed(values: Iterable[object]) -> str:
+    """The values with commas between."""
     return ", ".join(str(value) for value in values)
 
 
-def _is_integer(value: object, low: int, high: int | None) -> TypeGuard[int]:
+def is_integer(value: object, low: int, high: int | None) -> TypeGuard[int]:
+    """Whether `value` is a whole number (and no truth value) from `low` to `high`."""
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return value >= low and (high is None or value <= high)

@@ -3,37 +3,39 @@
 The public constructs add one production variant each and the faults of their kind.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
 from constructs_lib import limits
+from constructs_lib.dr_endpoint import DREndpoint, select_subnets
+from constructs_lib.endpoint_options import Options
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
-from constructs_lib.rules import endpoint_faults, refuse
+from constructs_lib.rules import fault
 from constructs_lib.tokens import known_text
+from constructs_lib.traffic import ALL_AT_ONCE, CANARY, ROLLING, TrafficShift
 from inference_image.contract import ENV_SERVING_MODE
 
 VARIANT_NAME: Final = "AllTraffic"
 _METRIC_NAMESPACE: Final = "AWS/SageMaker"
 # Where SageMaker writes request and instance metrics, on behalf of the execution role.
 _PUBLISHED_NAMESPACES: Final = ("AWS/SageMaker", "/aws/sagemaker/Endpoints")
-_HASH_CHARACTERS: Final = 8
+_MICROSECOND_MS: Final = 0.001
 _CONTAINER_DEFINITION: Final = (
     "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ContainerDefinition.html"
 )
+_SHIFT_TYPES: Final = {ALL_AT_ONCE: "ALL_AT_ONCE", CANARY: "CANARY"}
 
 
-class SageMakerEndpoint(Construct):
-    """Base of the endpoint constructs; not deployable by itself.
+class SageMakerEndpoint(DREndpoint):
+    """Base of the SageMaker constructs; not deployable by itself.
 
     The endpoint's name is fixed, so that clients, alarms and logs outlive an update. Model and
     endpoint configuration have no names, and their logical ids end in a hash of what they say:
@@ -42,6 +44,8 @@ class SageMakerEndpoint(Construct):
     a replacement would collide with what it replaces; with stable logical ids a deployment
     tool that only compares ids would keep the old one.
     """
+
+    model: ModelArtifact
 
     def __init__(
         self,
@@ -52,55 +56,72 @@ class SageMakerEndpoint(Construct):
         image: InferenceImage,
         serving_mode: str,
         own_environment: Mapping[str, str],
-        environment: Mapping[str, str] | None,
-        endpoint_name: str | None,
-        log_retention: logs.RetentionDays,
+        options: Options,
         faults: list[str],
         variant: Callable[[str], sagemaker.CfnEndpointConfig.ProductionVariantProperty],
     ) -> None:
         super().__init__(scope, construct_id)
         stack = cdk.Stack.of(self)
-        own = {ENV_SERVING_MODE: serving_mode, **own_environment}
-        given = dict(environment or {})
-        faults = [
-            *faults,
-            *endpoint_faults(
-                endpoint_name=known_text(endpoint_name), environment=given, set_by_construct=own
-            ),
-            *_image_faults(image, stack),
-            *_model_faults(model, stack),
-        ]
-        refuse(f"{type(self).__name__} {self.node.path}", faults)
-
-        self.model = model
-        self.image = image
-        self.endpoint_name: str = endpoint_name or cdk.Names.unique_resource_name(
-            self, max_length=limits.ENDPOINT_NAME_CHARACTERS, separator="-"
+        if options.traffic_shift is not None:
+            faults = [*faults, *_alarm_count_faults(options)]
+        environment = self._begin(
+            options=options,
+            image=image,
+            model=model,
+            own_environment={ENV_SERVING_MODE: serving_mode, **own_environment},
+            invocation_timeout_s=limits.INVOCATION_TIMEOUT_S,
+            faults=[*faults, *image_faults(image, stack), *_model_faults(model, stack)],
+            log_group_prefix="/aws/sagemaker/Endpoints/",
         )
-        # Made here, SageMaker's log group has a retention and goes with the stack; SageMaker
-        # itself would make one that keeps every line for ever.
-        self.log_group = logs.LogGroup(
-            self,
-            "Logs",
-            log_group_name=f"/aws/sagemaker/Endpoints/{self.endpoint_name}",
-            retention=log_retention,
-            removal_policy=cdk.RemovalPolicy.DESTROY,
-        )
+        self._options = options
+        self._subnet_ids, self._groups = self._network()
         self.role = self._make_role(stack)
-        self.cfn_model = self._make_model({**given, **own})
+        self.cfn_model = self._make_model(environment)
         self.cfn_endpoint_config = self._make_config(variant(self.cfn_model.attr_model_name))
+        self._watch(
+            options,
+            probe_environment={"DR_PROBE_SAGEMAKER": self.endpoint_name},
+            probe_statements=(
+                iam.PolicyStatement(
+                    sid="AskEndpoint",
+                    # The second tells the probe whether two versions may answer now.
+                    actions=["sagemaker:InvokeEndpoint", "sagemaker:DescribeEndpoint"],
+                    resources=[self._arn_by_name(stack)],
+                ),
+            ),
+            latency_unit_ms=_MICROSECOND_MS,
+        )
+        scaled = options.scaling is not None
         self.cfn_endpoint = sagemaker.CfnEndpoint(
             self,
             "Endpoint",
             endpoint_name=self.endpoint_name,
             endpoint_config_name=self.cfn_endpoint_config.attr_endpoint_config_name,
+            deployment_config=self._deployment_config(),
+            # An update would take the capacity back to where it began; what the config says of
+            # weights and data capture shall still count.
+            retain_all_variant_properties=True if scaled else None,
+            exclude_retained_variant_properties=(
+                [
+                    sagemaker.CfnEndpoint.VariantPropertyProperty(variant_property_type=name)
+                    for name in ("DesiredWeight", "DataCaptureConfig")
+                ]
+                if scaled
+                else None
+            ),
         )
         self.cfn_endpoint.node.add_dependency(self.log_group)
+        self._probe_after(self.cfn_endpoint)
 
     @property
     def endpoint_arn(self) -> str:
         """ARN of the endpoint; SageMaker writes endpoint names in lower case there."""
         return self.cfn_endpoint.ref
+
+    @property
+    def variant_resource_id(self) -> str:
+        """What Application Auto Scaling calls the endpoint's variant."""
+        return f"endpoint/{self.endpoint_name}/variant/{VARIANT_NAME}"
 
     def grant_invoke(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` call InvokeEndpoint on this endpoint."""
@@ -139,11 +160,110 @@ class SageMakerEndpoint(Construct):
         """Time in the container, in microseconds."""
         return self.metric("ModelLatency", statistic=statistic, period=period)
 
+    def metric_latency(
+        self, *, statistic: str = "p95", period: cdk.Duration | None = None
+    ) -> cloudwatch.Metric:
+        """As `metric_model_latency`: time in the container, in microseconds."""
+        return self.metric_model_latency(statistic=statistic, period=period)
+
+    def metric_overhead_latency(
+        self, *, statistic: str = "p95", period: cdk.Duration | None = None
+    ) -> cloudwatch.Metric:
+        """Time that SageMaker adds, cold starts included, in microseconds."""
+        return self.metric("OverheadLatency", statistic=statistic, period=period)
+
     def metric_invocation_5xx_errors(
         self, *, period: cdk.Duration | None = None
     ) -> cloudwatch.Metric:
         """Requests that failed on the platform's or the container's side, counted (sum)."""
         return self.metric("Invocation5XXErrors", statistic="Sum", period=period)
+
+    def metric_server_errors(self, *, period: cdk.Duration | None = None) -> cloudwatch.Metric:
+        """As `metric_invocation_5xx_errors`."""
+        return self.metric_invocation_5xx_errors(period=period)
+
+    def metric_invocation_4xx_errors(
+        self, *, period: cdk.Duration | None = None
+    ) -> cloudwatch.Metric:
+        """Requests that were no photograph, too large or too many, counted (sum)."""
+        return self.metric("Invocation4XXErrors", statistic="Sum", period=period)
+
+    def _capacity_metrics(self) -> Sequence[cloudwatch.IMetric]:
+        raise NotImplementedError
+
+    def dashboard_widgets(self) -> list[cloudwatch.IWidget]:
+        """A row for `DREndpointDashboard`: requests, errors, latency, capacity."""
+        return [
+            cloudwatch.GraphWidget(
+                title=f"{self.endpoint_name}: requests", left=[self.metric_invocations()], width=6
+            ),
+            cloudwatch.GraphWidget(
+                title="errors",
+                left=[self.metric_invocation_5xx_errors(), self.metric_invocation_4xx_errors()],
+                width=6,
+            ),
+            cloudwatch.GraphWidget(
+                title="latency, microseconds",
+                left=[
+                    self.metric_model_latency(statistic="p50"),
+                    self.metric_model_latency(statistic="p95"),
+                    self.metric_overhead_latency(statistic="p95"),
+                ],
+                width=6,
+            ),
+            cloudwatch.GraphWidget(title="capacity", left=[*self._capacity_metrics()], width=6),
+        ]
+
+    def _arn_by_name(self, stack: cdk.Stack) -> str:
+        # By name and not by reference: the endpoint waits for alarms, these for the probe, and
+        # the probe's role may not wait for the endpoint again.
+        name = self.endpoint_name
+        return stack.format_arn(
+            service="sagemaker",
+            resource="endpoint",
+            resource_name=name if cdk.Token.is_unresolved(name) else name.lower(),
+        )
+
+    def _network(self) -> tuple[list[str], list[ec2.ISecurityGroup]]:
+        vpc = self._options.vpc
+        if vpc is None:
+            return [], []
+        selected = select_subnets(vpc, self._options.vpc_subnets)
+        return list(selected.subnet_ids), self._security_groups(self._options)
+
+    def _deployment_config(self) -> sagemaker.CfnEndpoint.DeploymentConfigProperty | None:
+        shift = self._options.traffic_shift
+        if shift is None:
+            return None
+        cfn = sagemaker.CfnEndpoint
+        watched = [*self.alarms_if_any, *self._options.rollback_alarms]
+        rollback = cfn.AutoRollbackConfigProperty(
+            alarms=[cfn.AlarmProperty(alarm_name=alarm.alarm_name) for alarm in watched]
+        )
+        if shift.kind == ROLLING:
+            return cfn.DeploymentConfigProperty(
+                auto_rollback_configuration=rollback,
+                rolling_update_policy=cfn.RollingUpdatePolicyProperty(
+                    maximum_batch_size=_capacity(shift),
+                    wait_interval_in_seconds=shift.wait_s,
+                    maximum_execution_timeout_in_seconds=shift.timeout_s,
+                ),
+            )
+        size = None if shift.kind == ALL_AT_ONCE else _capacity(shift)
+        canary = shift.kind == CANARY
+        return cfn.DeploymentConfigProperty(
+            auto_rollback_configuration=rollback,
+            blue_green_update_policy=cfn.BlueGreenUpdatePolicyProperty(
+                traffic_routing_configuration=cfn.TrafficRoutingConfigProperty(
+                    type=_SHIFT_TYPES.get(shift.kind, "LINEAR"),
+                    wait_interval_in_seconds=shift.wait_s,
+                    canary_size=size if canary else None,
+                    linear_step_size=None if canary else size,
+                ),
+                termination_wait_in_seconds=shift.keep_old_s,
+                maximum_execution_timeout_in_seconds=shift.timeout_s,
+            ),
+        )
 
     def _make_role(self, stack: cdk.Stack) -> iam.Role:
         # A role for each package: with one role for all, the new package's policy would take
@@ -156,9 +276,12 @@ class SageMakerEndpoint(Construct):
             None if key is None else key.key_arn,
             self.image.repository_arn,
         ]
+        options = self._options
+        if options.encryption_key is not None:
+            readable.append(options.encryption_key.key_arn)
         role = iam.Role(
             self,
-            f"Role-{self._hash(readable)}",
+            f"Role-{self._name_hash(readable)}",
             assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"),
             description=f"Execution role of the SageMaker endpoint {self.endpoint_name}",
         )
@@ -197,10 +320,17 @@ class SageMakerEndpoint(Construct):
                         resource="alarm",
                         resource_name=f"{self.endpoint_name}-*",
                         arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
-                    )
+                    ),
+                    *(alarm.alarm_arn for alarm in options.rollback_alarms),
                 ],
             )
         )
+        if options.encryption_key is not None:
+            _grant_volume_key(role, options.encryption_key.key_arn)
+        if options.data_capture is not None:
+            options.data_capture.grant_write(role)
+        if options.vpc is not None:
+            _grant_network(role, stack, self._subnet_ids, self._groups)
         return role
 
     @property
@@ -209,17 +339,30 @@ class SageMakerEndpoint(Construct):
         return f"/aws/sagemaker/Endpoints/{self.endpoint_name}"
 
     def _make_model(self, environment: Mapping[str, str]) -> sagemaker.CfnModel:
+        isolated = True if self._options.network_isolation else None
+        network = (
+            sagemaker.CfnModel.VpcConfigProperty(
+                subnets=self._subnet_ids,
+                security_group_ids=[group.security_group_id for group in self._groups],
+            )
+            if self._subnet_ids
+            else None
+        )
         model = sagemaker.CfnModel(
             self,
             "Model",
             execution_role_arn=self.role.role_arn,
+            enable_network_isolation=isolated,
+            vpc_config=network,
             primary_container=sagemaker.CfnModel.ContainerDefinitionProperty(
                 image=self.image.uri,
                 model_data_url=self.model.url,
                 environment=dict(sorted(environment.items())),
             ),
         )
-        self._name_by_content(model, [self.image.uri, self._model_address, dict(environment)])
+        content: list[Any] = [self.image.uri, self._model_address, dict(environment)]
+        content += [it for it in (isolated, network) if it is not None]
+        self._name_by_content(model, content)
         # The role alone is not enough: without its policy, CreateModel is refused with "Could
         # not access model data" (aws/aws-cdk#10064). `add_dependency` on the role covers both.
         model.node.add_dependency(self.role)
@@ -230,23 +373,42 @@ class SageMakerEndpoint(Construct):
     def _make_config(
         self, variant: sagemaker.CfnEndpointConfig.ProductionVariantProperty
     ) -> sagemaker.CfnEndpointConfig:
-        config = sagemaker.CfnEndpointConfig(self, "Config", production_variants=[variant])
-        self._name_by_content(config, config.production_variants)
+        key, capture = self._options.encryption_key, self._options.data_capture
+        cfn = sagemaker.CfnEndpointConfig
+        captured = (
+            None
+            if capture is None
+            else cfn.DataCaptureConfigProperty(
+                enable_capture=True,
+                destination_s3_uri=capture.uri,
+                initial_sampling_percentage=capture.percent,
+                capture_options=[
+                    cfn.CaptureOptionProperty(capture_mode=mode) for mode in ("Input", "Output")
+                ],
+                # Without this, answers are kept as base64 as well; photographs are in any case.
+                capture_content_type_header=cfn.CaptureContentTypeHeaderProperty(
+                    json_content_types=["application/json", "application/problem+json"]
+                ),
+                kms_key_id=(
+                    None if capture.encryption_key is None else capture.encryption_key.key_arn
+                ),
+            )
+        )
+        config = cfn(
+            self,
+            "Config",
+            production_variants=[variant],
+            kms_key_id=None if key is None else key.key_arn,
+            data_capture_config=captured,
+        )
+        more = [it for it in (config.kms_key_id, captured) if it is not None]
+        variants = config.production_variants
+        self._name_by_content(config, [variants, *more] if more else variants)
         return config
-
-    @property
-    def _model_address(self) -> list[str]:
-        # A reference into another stack resolves to a bare logical id, which two stacks of one
-        # shape have in common: which stack it is belongs to the address.
-        return [self.model.bucket.stack.node.path, self.model.url]
 
     def _name_by_content(self, resource: cdk.CfnResource, content: Any) -> None:
         plain = cdk.Stack.of(self).get_logical_id(resource)
-        resource.override_logical_id(f"{plain}{self._hash(content)}")
-
-    def _hash(self, content: Any) -> str:
-        text = json.dumps(cdk.Stack.of(self).resolve(content), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
+        resource.override_logical_id(f"{plain}{self._name_hash(content)}")
 
 
 def _model_faults(model: ModelArtifact, stack: cdk.Stack) -> list[str]:
@@ -265,7 +427,8 @@ def _model_faults(model: ModelArtifact, stack: cdk.Stack) -> list[str]:
     return faults
 
 
-def _image_faults(image: InferenceImage, stack: cdk.Stack) -> list[str]:
+def image_faults(image: InferenceImage, stack: cdk.Stack) -> list[str]:
+    """The fault of an image that is not where the stack is."""
     region, here = image.region, known_text(stack.region)
     if region is None or here is None or region == here:
         return []
@@ -275,3 +438,84 @@ def _image_faults(image: InferenceImage, stack: cdk.Stack) -> list[str]:
             "(https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-inference-code.html)"
         )
     ]
+
+
+def _alarm_count_faults(options: Options) -> list[str]:
+    count = 2 + (options.probe is not None) + len(options.rollback_alarms)
+    low, high = limits.ROLLBACK_ALARMS
+    if low <= count <= high:
+        return []
+    allowed = f"at most {high} with the endpoint's own"
+    return [fault("rollback_alarms", allowed, count, "ROLLBACK_ALARMS")]
+
+
+def _capacity(shift: TrafficShift) -> sagemaker.CfnEndpoint.CapacitySizeProperty:
+    if shift.instances is not None:
+        return sagemaker.CfnEndpoint.CapacitySizeProperty(
+            type="INSTANCE_COUNT", value=shift.instances
+        )
+    return sagemaker.CfnEndpoint.CapacitySizeProperty(
+        type="CAPACITY_PERCENT", value=shift.percent or 0
+    )
+
+
+def _grant_volume_key(role: iam.Role, key_arn: str) -> None:
+    # SageMaker makes a grant for the volumes on behalf of the execution role; which permissions
+    # that takes is the key's page "Using key policies": none of them is more than a volume needs.
+    role.add_to_policy(
+        iam.PolicyStatement(
+            sid="UseVolumeKey",
+            actions=["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext"],
+            resources=[key_arn],
+        )
+    )
+    role.add_to_policy(
+        iam.PolicyStatement(
+            sid="GrantVolumeKey",
+            actions=["kms:CreateGrant"],
+            resources=[key_arn],
+            conditions={"Bool": {"kms:GrantIsForAWSResource": "true"}},
+        )
+    )
+
+
+def _grant_network(
+    role: iam.Role,
+    stack: cdk.Stack,
+    subnet_ids: Sequence[str],
+    groups: Sequence[ec2.ISecurityGroup],
+) -> None:
+    def arn(resource: str, name: str) -> str:
+        return stack.format_arn(service="ec2", resource=resource, resource_name=name)
+
+    role.add_to_policy(
+        iam.PolicyStatement(
+            sid="MakeNetworkInterfaces",
+            actions=[
+                "ec2:CreateNetworkInterface",
+                "ec2:CreateNetworkInterfacePermission",
+                "ec2:DeleteNetworkInterface",
+                "ec2:DeleteNetworkInterfacePermission",
+            ],
+            resources=[
+                # Their names are the service's, one for each instance.
+                arn("network-interface", "*"),
+                *(arn("subnet", subnet_id) for subnet_id in subnet_ids),
+                *(arn("security-group", group.security_group_id) for group in groups),
+            ],
+        )
+    )
+    role.add_to_policy(
+        iam.PolicyStatement(
+            sid="DescribeNetwork",
+            actions=[
+                "ec2:DescribeDhcpOptions",
+                "ec2:DescribeNetworkInterfaces",
+                "ec2:DescribeSecurityGroups",
+                "ec2:DescribeSubnets",
+                "ec2:DescribeVpcs",
+            ],
+            # Describing knows no resources.
+            resources=["*"],
+        )
+    )

@@ -1,19 +1,25 @@
 """A SageMaker endpoint that costs nothing while nobody asks it."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Unpack
 
 import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
-from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
+from constructs_lib.endpoint_options import EndpointOptions, Options
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.rules import serverless_faults
 from constructs_lib.sagemaker_endpoint import VARIANT_NAME, SageMakerEndpoint
+from constructs_lib.scaling import serverless_scaling_faults
 from constructs_lib.tokens import known_number, known_text
+from constructs_lib.traffic import sagemaker_shift_faults
 from inference_image.contract import ENV_WORKERS, SERVING_MODE_SERVERLESS
+
+# https://docs.aws.amazon.com/sagemaker/latest/dg/serverless-endpoints.html: feature exclusions.
+_EXCLUDED = ("vpc", "network_isolation", "data_capture")
 
 
 class ServerlessDREndpoint(SageMakerEndpoint):
@@ -28,15 +34,16 @@ class ServerlessDREndpoint(SageMakerEndpoint):
         max_concurrency: containers at once, 1 to 200; each serves one request at a time, and
             requests above that are throttled. New accounts are allowed 10 in a region.
         provisioned_concurrency: containers kept warm, at most `max_concurrency`; they cost
-            money while idle.
-        environment: further settings of the service, as in docs/settings.md.
-        endpoint_name: at most 63 letters, digits and inner hyphens.
-        log_retention: how long the endpoint's log lines are kept.
+            money while idle. With `scaling` it is where the endpoint begins.
+        options: what all endpoints take, see `EndpointOptions`. `scaling` is of the containers
+            kept warm, at least 1 at any hour; `traffic_shift` knows no rolling and no number of
+            instances; VPC, network isolation and data capture are refused.
 
     Defaults: 5 containers, none kept warm; an endpoint name from the construct's path; logs
-    for one month.
+        for one month; see `EndpointOptions`.
 
-    Defines: execution role and policy, log group, Model, EndpointConfig, Endpoint.
+    Defines: execution role and policy, log group, Model, EndpointConfig, Endpoint; and what the
+        options ask for: alarms, scalable target and policy, probe.
 
     Raises:
         ValidationError: listing everything that SageMaker would refuse.
@@ -52,16 +59,25 @@ class ServerlessDREndpoint(SageMakerEndpoint):
         memory_mib: int,
         max_concurrency: int = 5,
         provisioned_concurrency: int | None = None,
-        environment: Mapping[str, str] | None = None,
-        endpoint_name: str | None = None,
-        log_retention: logs.RetentionDays = logs.RetentionDays.ONE_MONTH,
+        **options: Unpack[EndpointOptions],
     ) -> None:
+        chosen = Options(**options)
         faults = serverless_faults(
             memory_mib=known_number(memory_mib),
             max_concurrency=known_number(max_concurrency),
             provisioned_concurrency=known_number(provisioned_concurrency),
             architecture=image.architecture,
+            unsupported=chosen.given(*_EXCLUDED),
         )
+        if chosen.scaling is not None:
+            faults += serverless_scaling_faults(
+                chosen.scaling,
+                max_concurrency=known_number(max_concurrency),
+                provisioned_concurrency=known_number(provisioned_concurrency),
+                provisioned_is_given=provisioned_concurrency is not None,
+            )
+        if chosen.traffic_shift is not None:
+            faults += sagemaker_shift_faults(chosen.traffic_shift, serverless=True)
         faults += _registry_faults(image, cdk.Stack.of(scope))
 
         def variant(model_name: str) -> sagemaker.CfnEndpointConfig.ProductionVariantProperty:
@@ -85,18 +101,40 @@ class ServerlessDREndpoint(SageMakerEndpoint):
             # A container gets one request at a time, so that a second worker would only hold
             # a second copy of the model.
             own_environment={ENV_WORKERS: "1"},
-            environment=environment,
-            endpoint_name=endpoint_name,
-            log_retention=log_retention,
+            options=chosen,
             faults=faults,
             variant=variant,
         )
+        if chosen.scaling is not None:
+            self._scale(
+                chosen.scaling,
+                namespace="sagemaker",
+                resource_id=self.variant_resource_id,
+                dimension="sagemaker:variant:DesiredProvisionedConcurrency",
+                metric="SageMakerVariantProvisionedConcurrencyUtilization",
+                target=chosen.scaling.utilization,
+                after=self.cfn_endpoint,
+            )
 
     def metric_model_setup_time(
         self, *, statistic: str = "p95", period: cdk.Duration | None = None
     ) -> cloudwatch.Metric:
         """Time to start a container and load the model (cold starts), in microseconds."""
         return self.metric("ModelSetupTime", statistic=statistic, period=period)
+
+    def metric_provisioned_concurrency_utilization(
+        self, *, statistic: str = "Maximum", period: cdk.Duration | None = None
+    ) -> cloudwatch.Metric:
+        """Part of the warm containers that are busy, 0 to 1."""
+        return self.metric(
+            "ServerlessProvisionedConcurrencyUtilization", statistic=statistic, period=period
+        )
+
+    def _capacity_metrics(self) -> Sequence[cloudwatch.IMetric]:
+        return [
+            self.metric("ServerlessConcurrentExecutionsUtilization", statistic="Maximum"),
+            self.metric_provisioned_concurrency_utilization(),
+        ]
 
 
 def _registry_faults(image: InferenceImage, stack: cdk.Stack) -> list[str]:

@@ -171,7 +171,7 @@ def deploy(stacks: Sequence[str]) -> None:
     """See `dr local deploy --help`."""
     from dr_cli.console import Steps
     from dr_cli.packages import require_files, spec_of
-    from stacks.matrix import MATRIX, staged
+    from stacks.matrix import MATRIX, Mode, staged
 
     rows = {row.stack_id: row for row in MATRIX}
     unknown = [name for name in stacks if name not in rows]
@@ -179,6 +179,12 @@ def deploy(stacks: Sequence[str]) -> None:
         raise CommandError(
             f"{', '.join(unknown)} is not in the deployment matrix; list the stacks with: "
             "npx cdk list"
+        )
+    functions = [name for name in stacks if rows[name].mode == Mode.LAMBDA]
+    if functions:
+        raise CommandError(
+            f"{', '.join(functions)} cannot be deployed here: the local AWS runs SageMaker "
+            "endpoints and no Lambda functions (docs/lambda.md has AWS's own emulator)"
         )
     packages = sorted({rows[name].package for name in stacks})
     for package in packages:

@@ -4,7 +4,7 @@
     ['dr-realtime-vgg19-m4-xlarge', 'dr-realtime-vgg19-m5-xlarge']
 
 Data only: no `aws_cdk` here, so the experiments and the command line read the same table that
-the stacks are made from. Rows for Lambda join when the Lambda construct does.
+the stacks are made from.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,13 @@ from enum import StrEnum
 from typing import Final
 
 from constructs_lib import limits
-from constructs_lib.rules import ValidationError, realtime_faults, refuse, serverless_faults
+from constructs_lib.rules import (
+    ValidationError,
+    lambda_faults,
+    realtime_faults,
+    refuse,
+    serverless_faults,
+)
 from constructs_lib.stage_names import STACK_PREFIX, staged
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 
@@ -26,10 +32,11 @@ class Arch(StrEnum):
 
 
 class Mode(StrEnum):
-    """How the endpoint is run; the value is what the container sees in `DR_SERVING_MODE`."""
+    """How the endpoint is run. On SageMaker the container sees the value in `DR_SERVING_MODE`."""
 
     SERVERLESS = SERVING_MODE_SERVERLESS
     REALTIME = SERVING_MODE_REALTIME
+    LAMBDA = "lambda"
 
 
 RUNTIME_LITERT: Final = "litert"
@@ -47,7 +54,8 @@ class Deployment:
     """A row: mode, model, runtime, architecture and size.
 
     A serverless row has `memory_mib` (and `max_concurrency`, containers at once), a real-time
-    row has `instance_type`. A row that SageMaker would refuse cannot be constructed.
+    row has `instance_type`, a row on Lambda has `memory_mib`. A row that SageMaker or Lambda would
+    refuse cannot be constructed.
 
     Raises:
         ValidationError: listing every fault of the row.
@@ -81,6 +89,10 @@ class Deployment:
             faults += realtime_faults(
                 instance_type=self.instance_type, architecture=self.architecture
             )
+        elif self.mode == Mode.LAMBDA:
+            if self.memory_mib is None or self.instance_type is not None:
+                faults.append("a row on Lambda has memory_mib and no instance_type")
+            faults += lambda_faults(memory_mib=self.memory_mib, architecture=self.architecture)
         else:
             faults.append(f"mode must be one of {_listed(Mode)}; got {self.mode!r}")
         refuse(f"stacks/matrix.py row {self._name}", faults)
@@ -88,7 +100,9 @@ class Deployment:
     @property
     def _name(self) -> str:
         size = self.memory_mib or str(self.instance_type).removeprefix("ml.").replace(".", "-")
-        return f"{self.mode}-{self.model}-{size}"
+        # Elsewhere the size says which architecture it is.
+        kind = f"-{self.architecture}" if self.mode == Mode.LAMBDA else ""
+        return f"{self.mode}-{self.model}{kind}-{size}"
 
     @property
     def stack_id(self) -> str:
@@ -118,6 +132,8 @@ _REALTIME_INSTANCE_TYPES = (
     "ml.m8g.xlarge",
     "ml.c8g.xlarge",
 )
+# The smallest that serverless inference has, too; one whole vCPU; the most of a new account.
+_LAMBDA_SIZES_MIB = (1024, 1769, 3008)
 
 MATRIX: Final[tuple[Deployment, ...]] = (
     *(
@@ -136,6 +152,12 @@ MATRIX: Final[tuple[Deployment, ...]] = (
         )
         for model in _MODELS
         for instance_type in _REALTIME_INSTANCE_TYPES
+    ),
+    *(
+        Deployment(mode=Mode.LAMBDA, model=model, architecture=arch, memory_mib=memory_mib)
+        for model in _MODELS
+        for arch in Arch
+        for memory_mib in _LAMBDA_SIZES_MIB
     ),
 )
 

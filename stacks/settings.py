@@ -1,8 +1,9 @@
 """What the app is told on the command line (`cdk … -c name=value`), read once."""
 
+import difflib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from stacks.matrix import staged
 
 MODEL_ROOT: Final = Path(__file__).resolve().parent.parent / "model_artifacts"
 
+_FROM_ENVIRONMENT: Final = ("account", "region")
 _TRUTH: Final[Mapping[str, bool]] = {"true": True, "false": False}
 
 
@@ -54,8 +56,17 @@ class Settings:
         """Read `app`'s context and the environment.
 
         Raises:
-            ValueError: a context value that is not one of the known ones.
+            ValueError: a context value that is not one of the known ones, or a name that
+                nothing reads.
         """
+        _refuse_unknown(
+            app,
+            [
+                field.name.replace("_", "-")
+                for field in fields(cls)
+                if field.name not in _FROM_ENVIRONMENT
+            ],
+        )
         stage = _text(app, "stage")
         staged("shared", stage)
         return cls(
@@ -80,6 +91,25 @@ class Settings:
         """A new synthesizer, because a stack owns its own."""
         # The rule compares a parameter that a local AWS cannot resolve on updates.
         return cdk.DefaultStackSynthesizer(generate_bootstrap_version_rule=not self.local)
+
+
+def _refuse_unknown(app: cdk.App, known: list[str]) -> None:
+    """A misspelt name would be ignored, and the whole matrix deployed in place of one row.
+
+    Only what looks like ours is judged: feature flags begin with "@", and what the command line
+    looks up holds a colon.
+    """
+    for name in app.node.get_all_context():
+        if name in known or not name.replace("-", "").replace("_", "").isalnum():
+            continue
+        if name in _FROM_ENVIRONMENT:
+            raise ValueError(
+                f"context {name} is not read: account and region are those of the AWS profile, "
+                "or of AWS_REGION and the keys in the environment"
+            )
+        near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1)
+        hint = f"near it: {near[0]}" if near else f"known: {', '.join(known)}"
+        raise ValueError(f"context {name} is not known ({hint})")
 
 
 def _text(app: cdk.App, name: str) -> str | None:

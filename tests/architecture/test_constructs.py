@@ -3,13 +3,20 @@
 import inspect
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 
 import constructs_lib
+from constructs_lib.endpoint_options import Options
 
 CONSTRUCTS = (
+    "DREndpointDashboard",
+    "EndpointAlarms",
+    "GoldenImageProbe",
+    "LambdaDREndpoint",
     "InferenceImageRepo",
     "ModelArtifactBucket",
     "RealtimeDREndpoint",
@@ -30,7 +37,15 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["constructs_lib.limits", "constructs_lib.rules", "stacks.matrix"]
+    "module",
+    [
+        "constructs_lib.limits",
+        "constructs_lib.regions",
+        "constructs_lib.rules",
+        "constructs_lib.scaling",
+        "constructs_lib.traffic",
+        "stacks.matrix",
+    ],
 )
 def test_data_is_read_without_the_cdk(module: str, repository: Path) -> None:
     code = (
@@ -61,5 +76,27 @@ def test_properties_are_keywords_with_documentation(name: str) -> None:
     for section in ("Args:", "Defaults:", "Defines:"):
         assert section in documentation
     for parameter in parameters[3:]:
-        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameter.kind in {
+            inspect.Parameter.KEYWORD_ONLY,
+            # `**options: Unpack[EndpointOptions]`: keywords that are typed and documented there.
+            inspect.Parameter.VAR_KEYWORD,
+        }
         assert f"{parameter.name}:" in documentation
+
+
+def test_what_all_endpoints_take_is_documented_once_and_has_a_default() -> None:
+    declared = constructs_lib.EndpointOptions
+    documentation = inspect.getdoc(declared)
+    assert documentation is not None
+    assert declared.__required_keys__ == frozenset()
+    assert {field.name for field in fields(Options)} == set(declared.__annotations__)
+    for name in declared.__annotations__:
+        assert f"`{name}`" in documentation
+    for name in ("LambdaDREndpoint", "RealtimeDREndpoint", "ServerlessDREndpoint"):
+        construct = getattr(constructs_lib, name)
+        (options,) = (
+            parameter
+            for parameter in inspect.signature(construct.__init__).parameters.values()
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD
+        )
+        assert options.annotation == Unpack[declared]

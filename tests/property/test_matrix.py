@@ -45,7 +45,10 @@ def test_a_row_is_refused_or_valid(
     except ValidationError:
         return
     assert (row.memory_mib is None) != (row.instance_type is None)
-    if row.instance_type is None:
+    if row.mode is Mode.LAMBDA:
+        assert row.memory_mib is not None
+        assert limits.LAMBDA_MEMORY_MIB[0] <= row.memory_mib <= limits.LAMBDA_MEMORY_MIB[1]
+    elif row.instance_type is None:
         assert row.memory_mib in limits.SERVERLESS_MEMORY_SIZES_MIB
         assert row.architecture == Arch.AMD64
         assert 1 <= row.max_concurrency <= limits.SERVERLESS_MAX_CONCURRENCY

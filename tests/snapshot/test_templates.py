@@ -27,6 +27,11 @@ _MASKS = (
         re.compile(r"\bEndpointRole[0-9a-f]{8}(DefaultPolicy)?[0-9A-F]{8}\b"),
         r"EndpointRole<content>\1",
     ),
+    # A function's version is named by all that the function says.
+    (
+        re.compile(r"\b(EndpointFunctionCurrentVersion[0-9A-F]{8})[0-9a-f]{32}\b"),
+        r"\1<content>",
+    ),
 )
 
 

@@ -29,7 +29,9 @@ def a_row(**props: Any) -> Deployment:
         ({"instance_type": "ml.m5.xlarge"}, "no instance_type"),
         ({"architecture": Arch.ARM64}, "architecture must be amd64"),
         ({"max_concurrency": 201}, "max_concurrency must be"),
-        ({"mode": "lambda"}, "mode must be one of serverless, realtime; got 'lambda'"),
+        ({"mode": "batch"}, "mode must be one of serverless, realtime, lambda; got 'batch'"),
+        ({"mode": Mode.LAMBDA, "memory_mib": None}, "a row on Lambda has memory_mib"),
+        ({"mode": Mode.LAMBDA, "memory_mib": 10_241}, "memory_mib must be a whole number"),
         ({"mode": Mode.REALTIME}, "a real-time row has instance_type"),
         (
             {"mode": Mode.REALTIME, "memory_mib": None, "instance_type": "ml.m6g.xlarge"},
@@ -73,6 +75,18 @@ def test_real_time_rows_are_the_studied_instances_and_their_successors() -> None
     ]
 
 
+def test_lambda_rows_are_both_architectures_in_three_sizes() -> None:
+    rows = [
+        (row.model, row.architecture, row.memory_mib) for row in MATRIX if row.mode is Mode.LAMBDA
+    ]
+    assert rows == [
+        (model, architecture, size)
+        for model in ("mobilenet", "vgg19")
+        for architecture in ("amd64", "arm64")
+        for size in (1024, 1769, 3008)
+    ]
+
+
 def test_the_successors_are_the_newest_of_their_families() -> None:
     """A newer m or c family in the limits' table is a row that the matrix lacks."""
 
@@ -92,9 +106,10 @@ def test_the_successors_are_the_newest_of_their_families() -> None:
 
 def test_ids_are_unique_and_say_what_the_row_is() -> None:
     ids = [row.stack_id for row in MATRIX]
-    assert len(set(ids)) == len(ids) == 26
+    assert len(set(ids)) == len(ids) == 38
     assert "dr-serverless-mobilenet-2048" in ids
     assert "dr-realtime-mobilenet-m5-xlarge" in ids
+    assert "dr-lambda-mobilenet-arm64-1769" in ids
 
 
 def test_rows_name_their_packages() -> None:
@@ -120,8 +135,8 @@ def test_selection_narrows_by_model_and_mode() -> None:
     ("wanted", "words"),
     [
         ({"models": ["inception"]}, "models must be of mobilenet, vgg19; got 'inception'"),
-        ({"modes": ["lambda"]}, "modes must be of serverless, realtime; got 'lambda'"),
-        ({"modes": []}, "modes must be of serverless, realtime; got nothing"),
+        ({"modes": ["batch"]}, "modes must be of serverless, realtime, lambda; got 'batch'"),
+        ({"modes": []}, "modes must be of serverless, realtime, lambda; got nothing"),
     ],
 )
 def test_selecting_what_is_not_there_is_refused(wanted: dict[str, Any], words: str) -> None:

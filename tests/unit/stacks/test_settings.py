@@ -21,6 +21,10 @@ def settings_of(environ: dict[str, str] | None = None, **context: object) -> Set
         ({"local": "yes"}, "context local must be one of true, false; got 'yes'"),
         ({"retain": "1"}, "context retain must be one of true, false; got '1'"),
         ({"docker-outputs": "docker"}, "context docker-outputs must name an exporter, .*'docker'"),
+        ({"model": "mobilenet"}, r"context model is not known \(near it: models\)"),
+        ({"docker_outputs": "type=docker"}, "near it: docker-outputs"),
+        ({"colour": "red"}, r"context colour is not known \(known: stage, models, modes"),
+        ({"region": "eu-west-1"}, "context region is not read: account and region are those of"),
         ({"docker-outputs": ["type=docker", "out"]}, "must name an exporter, .*; got 'out'"),
     ],
 )
@@ -91,3 +95,10 @@ def test_account_and_region_are_those_of_the_command_line() -> None:
     )
     assert settings.environment.account == "123456789012"
     assert settings.environment.region == "sa-east-1"
+
+
+@pytest.mark.parametrize(
+    "name", ["@aws-cdk/core:anything", "aws:cdk:enable-path-metadata", "vpc-provider:account=1"]
+)
+def test_what_the_cdk_itself_keeps_in_the_context_is_left_alone(name: str) -> None:
+    assert settings_of(**{name: True}) == settings_of()

@@ -59,6 +59,18 @@ def test_a_row_is_deployed_as_it_says(row: Deployment) -> None:
     template = matrix_templates()[row.stack_id]
     told = outputs(template)
     assert told["EndpointName"] == row.stack_id
+    if row.mode is Mode.LAMBDA:
+        _, function = only(template, "AWS::Lambda::Function")
+        said = function["Properties"]
+        assert (said["FunctionName"], said["MemorySize"]) == (row.stack_id, row.memory_mib)
+        assert said["Architectures"] == [{"amd64": "x86_64", "arm64": "arm64"}[row.architecture]]
+        assert said["Code"] == {"ImageUri": told["ImageUri"]}
+        assert said["Environment"]["Variables"]["DR_MODEL_URL"] == told["ModelDataUrl"]
+        assert told["MemoryMiB"] == str(row.memory_mib)
+        assert told["FunctionUrl"] == {
+            "Fn::GetAtt": [only(template, "AWS::Lambda::Url")[0], "FunctionUrl"]
+        }
+        return
     assert (
         only(template, "AWS::SageMaker::Endpoint")[1]["Properties"]["EndpointName"] == row.stack_id
     )
@@ -161,7 +173,15 @@ def test_a_stage_has_stacks_and_endpoints_of_its_own() -> None:
 
 
 def test_a_local_aws_is_asked_for_nothing_that_it_cannot_do() -> None:
-    templates = synthesize(built_app(local="true", publish="external", image="source-digest"))
+    templates = synthesize(
+        built_app(
+            local="true",
+            publish="external",
+            image="source-digest",
+            # It runs no functions, and `dr local deploy` says so.
+            modes="serverless,realtime",
+        )
+    )
     for template in templates.values():
         assert "Rules" not in template
         assert "Parameters" not in template
@@ -206,11 +226,13 @@ def test_a_wrong_context_ends_the_app_with_one_sentence(repository: Path) -> Non
         cwd=repository,
         env={
             "PATH": str(Path(sys.executable).parent),
-            "CDK_CONTEXT_JSON": json.dumps({"modes": "lambda"}),
+            "CDK_CONTEXT_JSON": json.dumps({"modes": "batch"}),
         },
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.strip() == "app.py: modes must be of serverless, realtime; got 'lambda'"
+    assert (
+        done.stderr.strip() == "app.py: modes must be of serverless, realtime, lambda; got 'batch'"
+    )

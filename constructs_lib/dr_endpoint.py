@@ -1,0 +1,282 @@
+"""What every endpoint is, on SageMaker and on Lambda: a name, a model, alarms, a probe."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aws_cdk as cdk
+from aws_cdk import aws_applicationautoscaling as autoscaling
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
+from constructs import Construct, IDependable
+
+from constructs_lib import limits
+from constructs_lib.alarms import AlarmOptions, EndpointAlarms, alarm_period
+from constructs_lib.endpoint_options import Options
+from constructs_lib.inference_image_repo import InferenceImage
+from constructs_lib.model_artifact_bucket import ModelArtifact
+from constructs_lib.probe import GoldenImageProbe
+from constructs_lib.rules import ValidationError, endpoint_faults, refuse, tag_faults
+from constructs_lib.scaling import Scaling
+from constructs_lib.tokens import known_text
+
+_HASH_CHARACTERS: Final = 8
+
+
+class DREndpoint(Construct):
+    """Base of the endpoint constructs; not deployable by itself.
+
+    Attributes:
+        endpoint_name: fixed, so that clients, alarms and logs outlive an update.
+        model: the package that is served; None where it is in the image.
+        image: the image that runs.
+        log_group: of the container's lines; it goes with the stack.
+        probe: the golden-image probe, or None.
+    """
+
+    endpoint_name: str
+    model: ModelArtifact | None
+    image: InferenceImage
+    log_group: logs.LogGroup
+    probe: GoldenImageProbe | None
+    _alarms: EndpointAlarms | None = None
+
+    # --- For subclasses ---------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        *,
+        options: Options,
+        image: InferenceImage,
+        model: ModelArtifact | None,
+        own_environment: Mapping[str, str],
+        invocation_timeout_s: float | None,
+        faults: list[str],
+        log_group_prefix: str,
+    ) -> dict[str, str]:
+        """Refuse what cannot be, make name and log group; returns the container's environment."""
+        given = dict(options.environment or {})
+        refuse(
+            f"{type(self).__name__} {self.node.path}",
+            [
+                *faults,
+                *options.faults(),
+                *tag_faults(options.tags or {}),
+                *endpoint_faults(
+                    endpoint_name=known_text(options.endpoint_name),
+                    environment=given,
+                    set_by_construct=own_environment,
+                    invocation_timeout_s=invocation_timeout_s,
+                ),
+            ],
+        )
+        self.model = model
+        self.image = image
+        self.endpoint_name = options.endpoint_name or cdk.Names.unique_resource_name(
+            self, max_length=limits.ENDPOINT_NAME_CHARACTERS, separator="-"
+        )
+        # Made here, the log group has a retention and goes with the stack; the service itself
+        # would make one that keeps every line for ever.
+        self.log_group = logs.LogGroup(
+            self,
+            "Logs",
+            log_group_name=f"{log_group_prefix}{self.endpoint_name}",
+            retention=options.log_retention,
+            encryption_key=options.log_encryption_key,
+            removal_policy=cdk.RemovalPolicy.DESTROY,
+        )
+        for key, value in (options.tags or {}).items():
+            cdk.Tags.of(self).add(key, value)
+        return {**given, **own_environment}
+
+    def _watch(
+        self,
+        options: Options,
+        *,
+        probe_environment: Mapping[str, str],
+        probe_statements: tuple[iam.PolicyStatement, ...],
+        latency_unit_ms: float,
+    ) -> None:
+        """Make the probe and the alarms that the options ask for."""
+        self.probe = None
+        if options.probe is not None:
+            digest = None if self.model is None else known_text(self.model.sha256)
+            self.probe = GoldenImageProbe(
+                self,
+                "Probe",
+                environment={
+                    **probe_environment,
+                    **({} if digest is None else {"DR_PROBE_SHA256": digest}),
+                },
+                statements=probe_statements,
+                options=options.probe,
+                log_retention=options.log_retention,
+                log_encryption_key=options.log_encryption_key,
+            )
+        if options.alarms is None and options.traffic_shift is None:
+            return
+        self._alarms = EndpointAlarms(
+            self,
+            "Alarms",
+            endpoint_name=self.endpoint_name,
+            server_errors=self.metric_server_errors(period=alarm_period()),
+            latency=self.metric_latency(statistic="p95", period=alarm_period()),
+            latency_unit_ms=latency_unit_ms,
+            probe_failures=None if self.probe is None else self.probe.metric_failures(),
+            options=options.alarms or AlarmOptions(),
+        )
+
+    def _name_hash(self, content: Any) -> str:
+        """Hash of `content`, references resolved, for names that must follow what they say."""
+        text = json.dumps(cdk.Stack.of(self).resolve(content), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
+
+    @property
+    def _model_address(self) -> list[str]:
+        # A reference into another stack resolves to a bare logical id, which two stacks of one
+        # shape have in common: which stack it is belongs to the address.
+        if self.model is None:
+            return []
+        return [self.model.bucket.stack.node.path, self.model.url]
+
+    def _probe_after(self, dependency: IDependable) -> None:
+        if self.probe is not None:
+            self.probe.rule.node.add_dependency(dependency)
+
+    def _scale(
+        self,
+        scaling: Scaling,
+        *,
+        namespace: str,
+        resource_id: str,
+        dimension: str,
+        metric: str,
+        target: float | None,
+        after: IDependable,
+    ) -> None:
+        """Bounds, load and hours, by Application Auto Scaling."""
+        actions: list[Any] = []
+        for number, hours in enumerate(scaling.clinic_hours):
+            most = scaling.max_capacity if hours.max_capacity is None else hours.max_capacity
+            for name, cron, low, high in (
+                ("opens", hours.opening_cron, hours.min_capacity, most),
+                ("closes", hours.closing_cron, scaling.min_capacity, scaling.max_capacity),
+            ):
+                actions.append(
+                    autoscaling.CfnScalableTarget.ScheduledActionProperty(
+                        scheduled_action_name=f"clinic-{number}-{name}",
+                        schedule=cron,
+                        timezone=hours.time_zone,
+                        scalable_target_action=(
+                            autoscaling.CfnScalableTarget.ScalableTargetActionProperty(
+                                min_capacity=low, max_capacity=high
+                            )
+                        ),
+                    )
+                )
+        # Without a role Application Auto Scaling takes its service-linked one; the CDK's
+        # ScalableTarget would make an empty role of its own.
+        scalable = autoscaling.CfnScalableTarget(
+            self,
+            "ScalableTarget",
+            service_namespace=namespace,
+            resource_id=resource_id,
+            scalable_dimension=dimension,
+            min_capacity=scaling.min_capacity,
+            max_capacity=scaling.max_capacity,
+            scheduled_actions=actions or None,
+        )
+        scalable.node.add_dependency(after)
+        if target is None:
+            return
+        tracking = autoscaling.CfnScalingPolicy.TargetTrackingScalingPolicyConfigurationProperty(
+            target_value=target,
+            predefined_metric_specification=(
+                autoscaling.CfnScalingPolicy.PredefinedMetricSpecificationProperty(
+                    predefined_metric_type=metric
+                )
+            ),
+            scale_in_cooldown=scaling.scale_in_cooldown_s,
+            scale_out_cooldown=scaling.scale_out_cooldown_s,
+        )
+        autoscaling.CfnScalingPolicy(
+            self,
+            "ScalingPolicy",
+            policy_name=f"{self.endpoint_name}-load",
+            policy_type="TargetTrackingScaling",
+            scaling_target_id=scalable.ref,
+            target_tracking_scaling_policy_configuration=tracking,
+        )
+
+    def _security_groups(self, options: Options) -> list[ec2.ISecurityGroup]:
+        assert options.vpc is not None  # noqa: S101  (narrowing: callers look first)
+        if options.security_groups is not None:
+            return list(options.security_groups)
+        return [
+            ec2.SecurityGroup(
+                self,
+                "SecurityGroup",
+                vpc=options.vpc,
+                description=f"DR endpoint {self.endpoint_name}: nothing in, everything out",
+            )
+        ]
+
+    # --- For everybody ----------------------------------------------------------------------------
+
+    @property
+    def alarms(self) -> EndpointAlarms:
+        """Alarms of server errors, latency and, with a probe, of its failures; never of a 4xx.
+
+        Raises:
+            ValidationError: the endpoint was made without `alarms` and without `traffic_shift`.
+        """
+        if self._alarms is None:
+            raise ValidationError(
+                self.node.path,
+                ["alarms must be asked for: give the endpoint alarms=AlarmOptions()"],
+            )
+        return self._alarms
+
+    @property
+    def alarms_if_any(self) -> tuple[cloudwatch.Alarm, ...]:
+        """Every alarm of the endpoint; none where it has none."""
+        return () if self._alarms is None else self._alarms.all
+
+    def grant_invoke(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` ask this endpoint, and no other."""
+        raise NotImplementedError
+
+    def metric_invocations(self, *, period: cdk.Duration | None = None) -> cloudwatch.Metric:
+        """Requests, counted (sum)."""
+        raise NotImplementedError
+
+    def metric_server_errors(self, *, period: cdk.Duration | None = None) -> cloudwatch.Metric:
+        """Requests that failed on the platform's or the container's side, counted (sum)."""
+        raise NotImplementedError
+
+    def metric_latency(
+        self, *, statistic: str = "p95", period: cdk.Duration | None = None
+    ) -> cloudwatch.Metric:
+        """Time in the container; microseconds on SageMaker, milliseconds on Lambda."""
+        raise NotImplementedError
+
+    def dashboard_widgets(self) -> list[cloudwatch.IWidget]:
+        """A row for `DREndpointDashboard`: requests, errors, latency, capacity."""
+        raise NotImplementedError
+
+
+def select_subnets(vpc: ec2.IVpc, selection: ec2.SubnetSelection | None) -> ec2.SelectedSubnets:
+    """The subnets of `selection`, or the VPC's private ones."""
+    if selection is None:
+        return vpc.select_subnets()
+    return vpc.select_subnets(
+        availability_zones=selection.availability_zones,
+        one_per_az=selection.one_per_az,
+        subnet_filters=selection.subnet_filters,
+        subnet_group_name=selection.subnet_group_name,
+        subnets=selection.subnets,
+        subnet_type=selection.subnet_type,
+    )

@@ -1,0 +1,179 @@
+"""A known photograph, sent to an endpoint by the clock, so that alarms have data at night."""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aws_cdk as cdk
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from constructs import Construct, IDependable
+
+from constructs_lib import probe_function
+from constructs_lib.alarms import alarm_period
+from constructs_lib.rules import refuse
+
+_FOLDER: Final = Path(probe_function.__file__).parent
+_HANDLER: Final = "handler.py"
+_PHOTOGRAPH: Final = "golden.jpg"
+# An invocation may take 60 s, and the connection some more.
+_TIMEOUT: Final = cdk.Duration.seconds(75)
+_MEMORY_MIB: Final = 256
+_MOST_MINUTES: Final = 1440
+_MOST_PHOTOGRAPH_BYTES: Final = 3 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """How often which photograph is sent, and which answer is right.
+
+    Attributes:
+        every_minutes: 1 to 1,440. Alarms look at minutes, two of three: with more than 1 they
+            find less, and above 5 a serverless container is cold again.
+        expected_grade: what the model says of the photograph; not compared when None.
+        photograph: a JPEG of up to 3 MiB, **of no patient**: it becomes part of the stack.
+
+    Defaults: every minute; a photograph of grade 3 that this project drew; any grade.
+    """
+
+    every_minutes: int = 1
+    expected_grade: int | None = None
+    photograph: Path | str | None = None
+
+    def faults(self) -> list[str]:
+        """What cannot be."""
+        faults = []
+        if (
+            not isinstance(self.every_minutes, int)
+            or not 1 <= self.every_minutes <= _MOST_MINUTES
+            or isinstance(self.every_minutes, bool)
+        ):
+            faults.append(
+                f"probe.every_minutes must be a whole number from 1 to {_MOST_MINUTES}; "
+                f"got {self.every_minutes!r}"
+            )
+        if self.expected_grade is not None and self.expected_grade not in range(5):
+            faults.append(
+                f"probe.expected_grade must be a grade from 0 to 4; got {self.expected_grade!r}"
+            )
+        if self.photograph is not None:
+            faults += _photograph_faults(Path(self.photograph))
+        return faults
+
+
+class GoldenImageProbe(Construct):
+    """Sends a known photograph on a schedule and fails where the answer is not right.
+
+    Every endpoint takes `probe=ProbeOptions()`, which makes one.
+
+    Args:
+        environment: what the function is told of the endpoint; see `probe_function.handler`.
+        statements: what its role may do beside writing its log.
+        after: what must be deployed before the first probe.
+        options: how often, which photograph, which grade.
+        log_retention: how long the function's lines are kept.
+        log_encryption_key: KMS key of its log group.
+
+    Defaults: `ProbeOptions()`; logs for one month, encrypted by the service.
+
+    Defines: a Lambda function with role and log group, and an EventBridge rule.
+
+    Raises:
+        ValidationError: listing what cannot be.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        environment: Mapping[str, str],
+        statements: tuple[iam.PolicyStatement, ...],
+        after: IDependable | None = None,
+        options: ProbeOptions | None = None,
+        log_retention: logs.RetentionDays = logs.RetentionDays.ONE_MONTH,
+        log_encryption_key: kms.IKey | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        options = options or ProbeOptions()
+        refuse(f"GoldenImageProbe {self.node.path}", options.faults())
+        self.log_group = logs.LogGroup(
+            self,
+            "Logs",
+            retention=log_retention,
+            encryption_key=log_encryption_key,
+            removal_policy=cdk.RemovalPolicy.DESTROY,
+        )
+        self.role = iam.Role(
+            self,
+            "Role",
+            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+            description="Role of a golden-image probe",
+        )
+        self.role.add_to_policy(
+            iam.PolicyStatement(
+                sid="WriteLogs",
+                actions=["logs:CreateLogStream", "logs:PutLogEvents"],
+                resources=[self.log_group.log_group_arn],
+            )
+        )
+        for statement in statements:
+            self.role.add_to_policy(statement)
+        grade = options.expected_grade
+        with tempfile.TemporaryDirectory(prefix="dr-endpoints-") as staging:
+            shutil.copyfile(_FOLDER / _HANDLER, Path(staging, _HANDLER))
+            photograph = options.photograph or _FOLDER / _PHOTOGRAPH
+            shutil.copyfile(photograph, Path(staging, _PHOTOGRAPH))
+            self.function = lambda_.Function(
+                self,
+                "Function",
+                runtime=lambda_.Runtime.PYTHON_3_13,
+                handler="handler.handler",
+                code=lambda_.Code.from_asset(staging),
+                description="Sends a known fundus photograph to an endpoint and checks the answer",
+                timeout=_TIMEOUT,
+                memory_size=_MEMORY_MIB,
+                retry_attempts=0,
+                role=self.role,
+                log_group=self.log_group,
+                environment={
+                    **environment,
+                    **({} if grade is None else {"DR_PROBE_GRADE": str(grade)}),
+                },
+            )
+        self.rule = events.Rule(
+            self,
+            "Schedule",
+            description="When the golden-image probe runs",
+            schedule=events.Schedule.rate(cdk.Duration.minutes(options.every_minutes)),
+            targets=[targets.LambdaFunction(self.function, retry_attempts=0)],
+        )
+        if after is not None:
+            # The function cannot wait as well: the endpoint itself waits for the alarm on it.
+            self.rule.node.add_dependency(after)
+
+    def metric_failures(self, *, period: cdk.Duration | None = None) -> cloudwatch.Metric:
+        """Probes that failed, counted (sum)."""
+        return self.function.metric_errors(period=period or alarm_period(), statistic="Sum")
+
+
+def _photograph_faults(path: Path) -> list[str]:
+    if not path.is_file():
+        return [f"probe.photograph must be a file; there is none at {path}"]
+    with path.open("rb") as stream:
+        head = stream.read(3)
+    size = path.stat().st_size
+    if head != b"\xff\xd8\xff" or size > _MOST_PHOTOGRAPH_BYTES:
+        return [
+            f"probe.photograph must be a JPEG of at most {_MOST_PHOTOGRAPH_BYTES:,} bytes; "
+            f"{path.name} has {size:,} bytes" + ("" if head == b"\xff\xd8\xff" else " and is none")
+        ]
+    return []

@@ -1,0 +1,1 @@
+"""What runs in the probe's Lambda function; standard library and boto3 only."""
