@@ -47,13 +47,20 @@ _MAX_OUTSIDE: Final = 0.12
 _MIN_RADIUS_SHARE: Final = 0.06
 _MAX_RADIUS_SHARE: Final = 0.85
 _MIN_CONTOUR_POINTS: Final = 24
+# Share of the contour on one circle that makes other hypotheses idle.
+_AGREEMENT: Final = 0.85
 _HYPOTHESES: Final = 64
 _SCORED_POINTS: Final = 128
+# Shares and medians of a thumbnail are counted on every second pixel of every second row; a
+# thumbnail with a shorter side than this has too few for that.
+_MIN_SAMPLED_PX: Final = 64
 _ANGLE_BINS: Final = 64
 # Red and green both at this level: nothing of the retina is left in the pixel.
 _WASHED_OUT: Final = 243
 # Red minus blue of a corner that no background has, but a retina in full light does.
 _RED_BACKGROUND: Final = 64
+# Share of the prepared square on each side that the verdict on light and colour leaves out.
+_RIM: Final = 0.07
 # How much a frame of one colour may vary (JPEG), and how much darker than it the photograph's
 # own corners must be, before the frame is cut away.
 _FRAME_VARIATION: Final = 12
@@ -62,21 +69,19 @@ _FRAME_CONTRAST: Final = 10
 _VESSEL_PX: Final = 224
 _MIN_VESSEL_PX: Final = 160
 _VESSEL_MARGIN_PX: Final = 24
-_VESSEL_ROW_STEP: Final = 3
+_VESSEL_ROW_STEP: Final = 4
 _RIDGE_HALF_WIDTH_PX: Final = 3
-# Direction (x, y) of a line and the number of its steps on each side of a pixel.
-_LINES: Final = (
-    (1, 0, 4),
-    (0, 1, 4),
-    (1, 1, 4),
-    (1, -1, 4),
-    (2, 1, 2),
-    (1, 2, 2),
-    (-1, 2, 2),
-    (-2, 1, 2),
-)
+# Steps of a line on each side of a pixel, and its directions (x, y); the shorter ones first.
+_LONGEST_LINE: Final = 4
+_LINE_REACH_PX: Final = 10
+_LINES: Final[Mapping[int, tuple[tuple[int, int], ...]]] = {
+    2: ((2, 1), (1, 2), (-1, 2), (-2, 1)),
+    4: ((1, 0), (0, 1), (1, 1), (1, -1)),
+}
 
 FloatArray = npt.NDArray[np.float32]
+DoubleArray = npt.NDArray[np.float64]
+IndexArray = npt.NDArray[np.intp]
 ByteArray = npt.NDArray[np.uint8]
 ShortArray = npt.NDArray[np.int16]
 
@@ -171,35 +176,25 @@ class QualityVerdict:
 ACCEPTED: Final = QualityVerdict(gradable=True, reasons=(), measures={})
 
 
-@dataclass(frozen=True, kw_only=True)
-class FundusView:
-    """What the search saw: the circle and, for the verdict, the pixels inside it."""
-
-    circle: FundusCircle
-    thumbnail: ByteArray
-    thumbnail_circle: FundusCircle
-
-
 def find_circle(image: Image.Image | ByteArray) -> FundusCircle:
-    """The fundus disc of an RGB image, height x width x 3 uint8 or a Pillow image."""
-    return survey(image).circle
+    """The fundus disc of an RGB image, height x width x 3 uint8 or a Pillow image.
 
-
-def survey(image: Image.Image | ByteArray) -> FundusView:
-    """As `find_circle`, keeping the thumbnail for `assess`. Never raises on any picture."""
+    Never raises on any picture.
+    """
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
-    view = _survey_box(picture, (0, 0, *picture.size))
-    box = _without_frame(view.thumbnail, picture.size)
-    if box is None:
-        return view
-    inner = _survey_box(picture, box)
-    better = inner.circle.found and (
-        not view.circle.found or inner.circle.arc_fraction > view.circle.arc_fraction
-    )
-    return inner if better else view
+    circle, thumbnail = _find_in(picture, (0, 0, *picture.size))
+    box = _without_frame(thumbnail, picture.size)
+    if box is not None:
+        inner, _ = _find_in(picture, box)
+        if inner.found and (not circle.found or inner.arc_fraction > circle.arc_fraction):
+            return inner
+    return circle
 
 
-def _survey_box(picture: Image.Image, box: tuple[int, int, int, int]) -> FundusView:
+def _find_in(
+    picture: Image.Image, box: tuple[int, int, int, int]
+) -> tuple[FundusCircle, ByteArray]:
+    """The disc within a box of the picture, in the picture's pixels, and the thumbnail."""
     left, top, right, bottom = box
     size = (right - left, bottom - top)
     factor = max(1, math.ceil(max(size) / THUMBNAIL_PX))
@@ -210,17 +205,13 @@ def _survey_box(picture: Image.Image, box: tuple[int, int, int, int]) -> FundusV
     thumbnail = np.asarray(small)
     found = _search(thumbnail)
     if found is None:
-        return FundusView(
-            circle=_whole_frame(*picture.size),
-            thumbnail=thumbnail,
-            thumbnail_circle=_whole_frame(thumbnail.shape[1], thumbnail.shape[0]),
-        )
+        return whole_frame(picture.size), thumbnail
     # The last row and column of a reduced image may stand for fewer source pixels, but each
     # thumbnail pixel still begins at a multiple of the factor.
     circle = found.scaled(factor)
     if left or top:
         circle = replace(circle, x_px=circle.x_px + left, y_px=circle.y_px + top)
-    return FundusView(circle=circle, thumbnail=thumbnail, thumbnail_circle=found)
+    return circle, thumbnail
 
 
 def _without_frame(thumbnail: ByteArray, size: tuple[int, int]) -> tuple[int, int, int, int] | None:
@@ -268,24 +259,30 @@ def _alike(pixels: ByteArray, colour: ByteArray) -> npt.NDArray[np.bool_]:
     return np.asarray((gap <= _FRAME_VARIATION).all(axis=-1))
 
 
-def assess(view: FundusView, prepared: ByteArray, gate: QualityGate) -> QualityVerdict:
-    """Judge a photograph from its thumbnail and its prepared pixels (S x S x 3, uint8)."""
-    circle = view.circle
-    height, width = view.thumbnail.shape[:2]
-    rows, columns = _pixel_centres(height, width)
-    small = view.thumbnail_circle
-    squared = (columns - small.x_px) ** 2 + (rows - small.y_px) ** 2
-    inside = squared <= (0.93 * small.radius_px) ** 2
-    red, green, blue = (plane[inside] for plane in _planes(view.thumbnail))
-    if red.size == 0:
-        return QualityVerdict(gradable=False, reasons=(REASON_NOT_FUNDUS,), measures={})
-    peak = np.maximum(np.maximum(red, green), blue)
+def assess(circle: FundusCircle, prepared: ByteArray, gate: QualityGate) -> QualityVerdict:
+    """Judge a photograph by its circle and the pixels of the square around it.
+
+    Args:
+        circle: as `find_circle` gives it.
+        prepared: S x S x 3, uint8 RGB; the disc touches its sides, and is black beyond the frame.
+        gate: the limits.
+    """
+    colours = _disc_colours(prepared)
+    red, green, _ = colours
+    peak = _sorted(colours.max(axis=0))
+    # What is beyond the frame is black, and says nothing about the light.
+    black = int(peak.searchsorted(1))
+    if circle.found:
+        black = min(black, round((1 - circle.visible_fraction) * peak.size))
+    peak = peak[black if black < peak.size else 0 :]
     level = _quantile(peak, 0.5)
-    dark = float(np.count_nonzero(peak < 0.25 * _quantile(peak, 0.9))) / peak.size
-    washed = float(np.count_nonzero(np.minimum(red, green) >= _WASHED_OUT)) / peak.size
-    total = float(red.sum()) + float(green.sum()) + float(blue.sum())
-    redness = (float(red.sum()) - float(blue.sum())) / max(1.0, total)
-    sharpness = _sharpness(prepared)
+    # In order, the pixels below a level are those before its place.
+    dark = int(peak.searchsorted(math.ceil(0.25 * _quantile(peak, 0.9)))) / peak.size
+    washed = int(np.count_nonzero(np.minimum(red, green) >= _WASHED_OUT)) / peak.size
+    sums = colours.sum(axis=1).tolist()
+    redness = (sums[0] - sums[2]) / max(1.0, sum(sums))
+    lightness = prepared[:, :, 1].astype(np.int16)
+    sharpness = _sharpness(lightness)
     measures = {
         "min_level": level,
         "max_dark_fraction": dark,
@@ -294,8 +291,8 @@ def assess(view: FundusView, prepared: ByteArray, gate: QualityGate) -> QualityV
         "min_visible_fraction": circle.visible_fraction,
         "min_redness": redness,
     }
-    measures |= _colours(prepared)
-    vesselness = _vesselness(prepared)
+    measures |= _colour_ratios(colours)
+    vesselness = _vesselness(lightness)
     if vesselness is not None:
         measures["min_vesselness"] = vesselness
     too_dark = level < gate.min_level
@@ -327,7 +324,9 @@ def _is_like_retina(measures: Mapping[str, float], gate: QualityGate, blurred: b
     return coloured and (blurred or vesselness is None or vesselness >= gate.min_vesselness)
 
 
-def _whole_frame(width: int, height: int) -> FundusCircle:
+def whole_frame(size: tuple[int, int]) -> FundusCircle:
+    """The circle around a whole picture of this width and height, which stands for none found."""
+    width, height = size
     return FundusCircle(
         x_px=width / 2,
         y_px=height / 2,
@@ -348,7 +347,7 @@ def _search(thumbnail: ByteArray) -> FundusCircle | None:
         return None
     mask = _without_specks(distance > threshold)
     points = _contour(distance, mask)
-    if len(points) < _MIN_CONTOUR_POINTS:
+    if points.shape[1] < _MIN_CONTOUR_POINTS:
         return None
     longest = max(height, width)
     fit = _fit_circle(
@@ -357,173 +356,290 @@ def _search(thumbnail: ByteArray) -> FundusCircle | None:
     if fit is None:
         return None
     x, y, radius, inliers = fit
-    arc = _arc_fraction(points[inliers], x, y, radius, width, height)
-    rows, columns = _pixel_centres(height, width)
-    squared = (columns - x) ** 2 + (rows - y) ** 2
+    arc = _arc_fraction(points[:, inliers], x, y, radius, width, height)
+    if arc < _MIN_ARC_FRACTION:
+        return None
+    sample, squared = _sampled(mask, x, y)
     inside = squared <= (0.95 * radius) ** 2
     outside = squared > (1.05 * radius + 1) ** 2
     inside_count = int(np.count_nonzero(inside))
-    if inside_count == 0 or arc < _MIN_ARC_FRACTION:
+    if inside_count == 0:
         return None
-    fill = np.count_nonzero(mask & inside) / inside_count
-    stray = np.count_nonzero(mask & outside) / max(1, int(np.count_nonzero(outside)))
+    fill = np.count_nonzero(sample & inside) / inside_count
+    stray = np.count_nonzero(sample & outside) / max(1, int(np.count_nonzero(outside)))
     if fill < _MIN_FILL or stray > _MAX_OUTSIDE:
         return None
-    in_frame = np.count_nonzero(squared <= radius**2)
     return FundusCircle(
         x_px=x,
         y_px=y,
         radius_px=radius,
         found=True,
         arc_fraction=arc,
-        visible_fraction=min(1.0, float(in_frame / (math.pi * radius**2))),
+        visible_fraction=_visible_fraction(x, y, radius, width, height),
     )
 
 
-def _distance_from_background(planes: ByteArray) -> tuple[ByteArray, float, ByteArray]:
+def _sampled(picture: npt.NDArray[Any], x: float, y: float) -> tuple[npt.NDArray[Any], FloatArray]:
+    """A sample of a thumbnail's pixels, and the square of each one's distance from a point."""
+    height, width = picture.shape[:2]
+    step = 2 if min(height, width) >= _MIN_SAMPLED_PX else 1
+    rows, columns = _pixel_centres(height, width, step)
+    squared = np.square(rows - np.float32(y)) + np.square(columns - np.float32(x))
+    return picture[::step, ::step], squared
+
+
+def _visible_fraction(x: float, y: float, radius: float, width: int, height: int) -> float:
+    """The share of a circle's area inside the frame, by the chord of each row of pixels."""
+    rows, _ = _pixel_centres(height, 1, 1)
+    halves = np.sqrt(np.maximum(0.0, radius**2 - np.square(rows[:, 0].astype(np.float64) - y)))
+    chords = np.minimum(x + halves, width) - np.maximum(x - halves, 0)
+    return min(1.0, float(np.maximum(0.0, chords).sum()) / (math.pi * radius**2))
+
+
+def _distance_from_background(planes: ByteArray) -> tuple[ByteArray, int, ByteArray]:
     """Largest channel difference from the darkest corner, the level that stands out, its colour."""
     height, width = planes.shape[1:]
     size = max(3, min(height, width) // 24)
-    corners = [
-        planes[:, rows, columns].reshape(3, -1)
-        for rows in (slice(0, size), slice(height - size, height))
-        for columns in (slice(0, size), slice(width - size, width))
-    ]
-    # A partial sort of some hundred bytes; np.median costs ten times as much in overhead.
-    middle = corners[0].shape[1] // 2
-    medians = [np.sort(corner, axis=1)[:, middle] for corner in corners]
-    darkest = min(range(4), key=lambda index: int(medians[index].max()))
+    corners = planes[:, *_corners(height, width, size)].reshape(3, 2, size, 2, size)
+    corners = corners.transpose(1, 3, 0, 2, 4).reshape(4, 3, size * size)
+    # np.median costs ten times as much in overhead.
+    middle = size * size // 2
+    medians = _sorted(corners)[:, :, middle]
+    darkest = int(medians.max(axis=1).argmin())
     background = medians[darkest]
-    distance = _difference(planes[0], background[0])
-    for plane, level in zip(planes[1:], background[1:], strict=True):
-        np.maximum(distance, _difference(plane, level), out=distance)
-    noise = np.maximum.reduce(
-        [_difference(corners[darkest][channel], background[channel]) for channel in range(3)]
-    )
+    # A copy for every pixel: NumPy is several times slower where it repeats one byte itself.
+    everywhere = np.empty_like(planes)
+    everywhere[:] = background[:, None, None]
+    distance = _difference(planes, everywhere).max(axis=0)
+    noise = _difference(corners[darkest], background[:, None]).max(axis=0)
     # 1.4826 MAD estimates the standard deviation of a normal background.
-    spread = 1.4826 * float(np.sort(noise)[middle])
-    threshold = max(4.0, 6.0 * spread, 0.12 * _quantile(distance.ravel(), 0.95))
-    return distance, threshold, background
+    spread = 1.4826 * float(_sorted(noise)[middle])
+    bright = _quantile(_sorted(distance[::2, ::2].ravel()), 0.95)
+    return distance, int(max(4.0, 6.0 * spread, 0.12 * bright)), background
 
 
-def _difference(values: ByteArray, level: np.uint8) -> ByteArray:
+@lru_cache(maxsize=16)
+def _corners(height: int, width: int, size: int) -> tuple[IndexArray, IndexArray]:
+    """Indices of the first and last `size` rows and columns."""
+    rows, columns = (
+        np.r_[0:size, length - size : length].astype(np.intp) for length in (height, width)
+    )
+    return rows[:, None], columns[None, :]
+
+
+def _difference(values: ByteArray, level: ByteArray) -> ByteArray:
     """|values - level| without leaving bytes."""
     return np.maximum(values, level) - np.minimum(values, level)
 
 
 def _without_specks(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Pixels that keep at least half of their 3 x 3 neighbourhood: a majority filter."""
-    padded = np.pad(mask, 1, mode="edge").astype(np.uint8)
-    rows = padded[:-2] + padded[1:-1] + padded[2:]
-    count = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
+    height, width = mask.shape
+    padded = np.empty((height + 2, width + 2), dtype=np.uint8)
+    padded[1:-1, 1:-1] = mask
+    padded[0], padded[-1] = padded[1], padded[-2]
+    padded[:, 0], padded[:, -1] = padded[:, 1], padded[:, -2]
+    rows = padded[:-2] + padded[1:-1]
+    rows += padded[2:]
+    count = rows[:, :-2] + rows[:, 1:-1]
+    count += rows[:, 2:]
     kept: npt.NDArray[np.bool_] = mask & (count >= 5)
     return kept
 
 
-def _contour(distance: ByteArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
-    """First and last marked pixel of each row and column, as an N x 2 array of (x, y)."""
-    parts = []
-    for transposed in (False, True):
-        marked = mask.T if transposed else mask
-        level = distance.T if transposed else distance
-        for flipped in (False, True):
-            seen = marked[:, ::-1] if flipped else marked
-            along, across = _edge(level[:, ::-1] if flipped else level, seen)
-            if flipped:
-                along = seen.shape[1] - along
-            parts.append(np.stack((across, along) if transposed else (along, across), axis=1))
-    return np.concatenate(parts).astype(np.float32)
+@dataclass(frozen=True, kw_only=True)
+class _Scan:
+    """The ways to cross a thumbnail: rows from the left and right, columns from above and below.
+
+    `start` is the flat index of the first pixel of each way, `step` from one pixel to the next,
+    `length` their number; `origin` and `sign` turn a position along it into a coordinate, and
+    `across` is its other coordinate. The first `rows` ways are rows.
+    """
+
+    rows: int
+    start: IndexArray
+    step: IndexArray
+    length: IndexArray
+    origin: DoubleArray
+    sign: DoubleArray
+    across: DoubleArray
 
 
-def _edge(level: ByteArray, marked: npt.NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-    """Where each row enters the mask: position along the row, and the row's centre."""
-    first = marked.argmax(axis=1)
-    length = marked.shape[1]
-    # argmax is 0 for an empty row and for one that begins marked: neither is an edge.
-    rows = np.flatnonzero((first > 1) & (first < length - 3))
-    start = first[rows]
-    plateau = np.maximum(level[rows, start + 2], level[rows, start + 3])
-    covered = np.zeros(len(rows), dtype=np.float32)
-    for offset in (-1, 0, 1):
-        covered += np.minimum(level[rows, start + offset], plateau)
+@lru_cache(maxsize=16)
+def _scan(height: int, width: int) -> _Scan:
+    rows, columns = np.arange(height), np.arange(width)
+    counts = (height, height, width, width)
+    return _Scan(
+        rows=2 * height,
+        start=np.concatenate(
+            (rows * width, rows * width + width - 1, columns, columns + (height - 1) * width)
+        ),
+        step=np.repeat((1, -1, width, -width), counts),
+        length=np.repeat((width, width, height, height), counts),
+        origin=np.repeat((0.0, width, 0.0, height), counts),
+        sign=np.repeat((1.0, -1.0, 1.0, -1.0), counts),
+        across=np.concatenate((rows, rows, columns, columns)).astype(np.float64) + 0.5,
+    )
+
+
+_AROUND_EDGE: Final = np.arange(-1, 4)[:, None]
+
+
+def _contour(distance: ByteArray, mask: npt.NDArray[np.bool_]) -> DoubleArray:
+    """First and last marked pixel of each row and column, as a 2 x N array of x and y."""
+    scan = _scan(*mask.shape)
+    first = np.concatenate(
+        (
+            mask.argmax(axis=1),
+            mask[:, ::-1].argmax(axis=1),
+            mask.argmax(axis=0),
+            mask[::-1].argmax(axis=0),
+        )
+    )
+    # argmax is 0 for an empty way and for one that begins marked: neither is an edge.
+    ways = np.flatnonzero((first > 1) & (first < scan.length - 3))
+    first, step = first[ways], scan.step[ways]
+    level = distance.ravel()[scan.start[ways] + step * first + _AROUND_EDGE * step]
+    # How much of the pixels around the edge is disc says where in them it lies.
+    plateau = np.maximum(level[3], level[4])
+    covered = np.minimum(level[:3], plateau).sum(axis=0, dtype=np.float64)
     covered /= np.maximum(plateau, 1)
-    along = start + 2.0 - covered
-    return along.astype(np.float32), (rows + 0.5).astype(np.float32)
+    along = scan.origin[ways] + scan.sign[ways] * (first + 2.0 - covered)
+    across = scan.across[ways]
+    points = np.empty((2, len(ways)))
+    rows = int(np.searchsorted(ways, scan.rows))
+    points[0, :rows], points[1, :rows] = along[:rows], across[:rows]
+    points[0, rows:], points[1, rows:] = across[rows:], along[rows:]
+    return points
 
 
-@lru_cache(maxsize=8)
-def _triplets(count: int) -> npt.NDArray[np.intp]:
-    """Random index triplets, the same ones each time: the answer must not depend on luck."""
-    generator = np.random.default_rng(20_260_101)
-    return generator.integers(0, count, size=(3, _HYPOTHESES))
+@lru_cache(maxsize=1)
+def _triplets() -> DoubleArray:
+    """Random triplets in [0, 1), the same ones each time: the answer must not depend on luck."""
+    return np.random.default_rng(20_260_101).random((3, _HYPOTHESES))
 
 
-def _fit_circle(
-    points: FloatArray, *, min_radius: float, max_radius: float
-) -> tuple[float, float, float, npt.NDArray[np.bool_]] | None:
-    scored = points[:: max(1, len(points) // _SCORED_POINTS)]
-    first, second, third = scored[_triplets(len(scored))]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ax, ay = first[:, 0], first[:, 1]
-        bx, by = second[:, 0] - ax, second[:, 1] - ay
-        cx, cy = third[:, 0] - ax, third[:, 1] - ay
-        twice_area = 2 * (bx * cy - by * cx)
-        b_squared, c_squared = bx * bx + by * by, cx * cx + cy * cy
-        ux = (cy * b_squared - by * c_squared) / twice_area
-        uy = (bx * c_squared - cx * b_squared) / twice_area
-    radii = np.hypot(ux, uy)
-    usable = np.isfinite(radii) & (radii >= min_radius) & (radii <= max_radius)
+Fit = tuple[float, float, float, npt.NDArray[np.bool_]]
+
+
+def _fit_circle(points: DoubleArray, *, min_radius: float, max_radius: float) -> Fit | None:
+    """Centre, radius, and which of the points lie on the circle."""
+    fit = _refine(points, None, max_radius)
+    # Where nearly all points agree on one circle, no other could have more: most photographs.
+    if fit is not None and np.count_nonzero(fit[3]) >= _AGREEMENT * points.shape[1]:
+        return fit if fit[2] >= min_radius else None
+    start = _best_hypothesis(points, min_radius, max_radius)
+    return None if start is None else _refine(points, start, max_radius)
+
+
+def _best_hypothesis(
+    points: DoubleArray, min_radius: float, max_radius: float
+) -> tuple[float, float, float] | None:
+    """The circle through three points that is near the most others."""
+    scored = points[:, :: -(-points.shape[1] // _SCORED_POINTS)]
+    picked = scored[:, (_triplets() * scored.shape[1]).astype(np.intp)]
+    ax, ay = picked[:, 0]
+    (bx, cx), (by, cy) = picked[:, 1:] - picked[:, :1]
+    twice_area = 2 * (bx * cy - by * cx)
+    # Three points on a line define no circle.
+    usable = np.abs(twice_area) > 1e-9
+    twice_area[~usable] = 1.0
+    b_squared, c_squared = bx * bx + by * by, cx * cx + cy * cy
+    ux = (cy * b_squared - by * c_squared) / twice_area
+    uy = (bx * c_squared - cx * b_squared) / twice_area
+    radii = np.sqrt(ux * ux + uy * uy)
+    usable &= (radii >= min_radius) & (radii <= max_radius)
     if not usable.any():
         return None
     x, y, radii = (ux + ax)[usable], (uy + ay)[usable], radii[usable]
-    squared = np.square(scored[:, 0] - x[:, None]) + np.square(scored[:, 1] - y[:, None])
-    # |d^2 - r^2| / 2r is the distance from the circle for points near it, without a root.
-    squared -= np.square(radii)[:, None]
-    np.abs(squared, out=squared)
-    squared /= (2 * radii * np.maximum(1.0, 0.02 * radii))[:, None]
+    # |d^2 - r^2| / 2r is the distance from the circle for points near it, without a root; for
+    # all circles and points it is one product of matrices.
+    circles = np.stack((-2 * x, -2 * y, x * x + y * y - radii * radii, np.ones_like(x)), axis=1)
+    circles /= (2 * radii * np.maximum(1.0, 0.02 * radii))[:, None]
+    terms = np.stack((scored[0], scored[1], np.ones_like(scored[0]), (scored**2).sum(axis=0)))
+    gaps = circles @ terms
+    np.abs(gaps, out=gaps)
     # Truncated loss rather than a count: among equal counts the tighter circle wins.
-    best = int(np.minimum(squared, 1.0, out=squared).sum(axis=1).argmin())
-    return _refine(points, float(x[best]), float(y[best]), float(radii[best]), max_radius)
+    best = int(np.minimum(gaps, 1.0, out=gaps).sum(axis=1).argmin())
+    return float(x[best]), float(y[best]), float(radii[best])
 
 
 def _refine(
-    points: FloatArray, x: float, y: float, radius: float, max_radius: float
-) -> tuple[float, float, float, npt.NDArray[np.bool_]] | None:
-    px, py = points[:, 0].astype(np.float64), points[:, 1].astype(np.float64)
-    jacobian = np.ones((3, len(px)))
+    points: DoubleArray, start: tuple[float, float, float] | None, max_radius: float
+) -> Fit | None:
+    """Least squares of (d^2 - r^2) / 2r, linear in its unknowns, with Tukey weights.
+
+    It is the distance from the circle up to gap^2 / 2r, hundredths of a thumbnail's pixel for
+    the gaps that keep a weight. Without a start, all points weigh the same at first.
+    """
+    # Coordinates count from near the centre, for precision.
+    x, y = points.mean(axis=1).tolist() if start is None else start[:2]
+    rows = np.empty((3, points.shape[1]))
+    np.subtract(points, ((x,), (y,)), out=rows[:2])
+    rows[2] = 1.0
+    sums = rows[0] * rows[0] + rows[1] * rows[1]
+    # x^2 + y^2 = 2 cx x + 2 cy y + (r^2 - cx^2 - cy^2) on the circle.
+    circle = None if start is None else (0.0, 0.0, start[2] ** 2)
+    if circle is None:
+        circle = _solve((rows @ rows.T).tolist(), (rows @ sums).tolist())
     for scale in (3.0, 2.0, 1.3, 1.0):
-        dx, dy = px - x, py - y
-        lengths = np.sqrt(dx * dx + dy * dy) + 1e-9
-        gaps = lengths - radius
-        closeness = 1.0 - np.square(gaps / (scale * max(1.0, 0.012 * radius)))
-        weights = np.square(np.maximum(0.0, closeness, out=closeness))
+        radius = _radius(circle, max_radius)
+        if circle is None or radius is None:
+            return None
+        gaps = sums - np.array(circle) @ rows
+        gaps *= 1.0 / (2 * radius * scale * max(1.0, 0.012 * radius))
+        weights = np.maximum(0.0, 1.0 - gaps * gaps)
+        weights *= weights
         if np.count_nonzero(weights) < _MIN_CONTOUR_POINTS // 2:
             return None
-        np.divide(dx, lengths, out=jacobian[0])
-        np.divide(dy, lengths, out=jacobian[1])
-        weighted = jacobian * weights
-        try:
-            step = np.linalg.solve(weighted @ jacobian.T, weighted @ gaps)
-        except np.linalg.LinAlgError:
-            return None
-        x, y, radius = x + float(step[0]), y + float(step[1]), radius + float(step[2])
-        if not 2.0 <= radius <= max_radius:
-            return None
-    gaps = np.abs(np.hypot(px - x, py - y) - radius)
-    return x, y, radius, gaps <= max(1.0, 0.02 * radius)
+        weighted = rows * weights
+        circle = _solve((weighted @ rows.T).tolist(), (weighted @ sums).tolist())
+    radius = _radius(circle, max_radius)
+    if circle is None or radius is None:
+        return None
+    gaps = np.abs(sums - np.array(circle) @ rows)
+    inliers = gaps <= 2 * radius * max(1.0, 0.02 * radius)
+    return x + circle[0] / 2, y + circle[1] / 2, radius, inliers
+
+
+def _radius(circle: tuple[float, float, float] | None, most: float) -> float | None:
+    """Radius of a circle as `_refine` writes it; None below 2 pixels or above the most."""
+    if circle is None:
+        return None
+    squared = circle[2] + (circle[0] ** 2 + circle[1] ** 2) / 4
+    return math.sqrt(squared) if 4.0 <= squared <= most**2 else None
+
+
+def _solve(a: list[list[float]], b: list[float]) -> tuple[float, float, float] | None:
+    """Cramer's rule for a symmetric 3 x 3 system, a fifth of NumPy's overhead; None if singular."""
+    (a00, a01, a02), (_, a11, a12), (_, _, a22) = a
+    c00, c01, c02 = a11 * a22 - a12 * a12, a02 * a12 - a01 * a22, a01 * a12 - a02 * a11
+    determinant = a00 * c00 + a01 * c01 + a02 * c02
+    if not abs(determinant) > 1e-9 * abs(a00 * a11 * a22):
+        return None
+    c11, c12, c22 = a00 * a22 - a02 * a02, a01 * a02 - a00 * a12, a00 * a11 - a01 * a01
+    b0, b1, b2 = b
+    return (
+        (c00 * b0 + c01 * b1 + c02 * b2) / determinant,
+        (c01 * b0 + c11 * b1 + c12 * b2) / determinant,
+        (c02 * b0 + c12 * b1 + c22 * b2) / determinant,
+    )
+
+
+_BIN_CENTRES: Final = (np.arange(_ANGLE_BINS) + 0.5) * (2 * math.pi / _ANGLE_BINS) - math.pi
+_BIN_COSINES, _BIN_SINES = np.cos(_BIN_CENTRES), np.sin(_BIN_CENTRES)
 
 
 def _arc_fraction(
-    points: FloatArray, x: float, y: float, radius: float, width: int, height: int
+    points: DoubleArray, x: float, y: float, radius: float, width: int, height: int
 ) -> float:
-    if len(points) == 0:
+    if points.shape[1] == 0:
         return 0.0
-    angles = np.arctan2(points[:, 1] - y, points[:, 0] - x)
+    angles = np.arctan2(points[1] - y, points[0] - x)
     bins = ((angles + math.pi) * (_ANGLE_BINS / (2 * math.pi))).astype(np.intp) % _ANGLE_BINS
     seen = np.zeros(_ANGLE_BINS, dtype=bool)
     seen[bins] = True
-    centres = (np.arange(_ANGLE_BINS) + 0.5) * (2 * math.pi / _ANGLE_BINS) - math.pi
-    edge_x, edge_y = x + radius * np.cos(centres), y + radius * np.sin(centres)
+    edge_x, edge_y = x + radius * _BIN_COSINES, y + radius * _BIN_SINES
     framed = (edge_x > 2) & (edge_x < width - 2) & (edge_y > 2) & (edge_y < height - 2)
     total = int(np.count_nonzero(framed))
     # A disc whose edge lies almost wholly outside the frame leaves too little to trust.
@@ -533,72 +649,81 @@ def _arc_fraction(
 
 
 def _planes(thumbnail: ByteArray) -> ByteArray:
-    """3 x height x width: NumPy works an order of magnitude faster along long rows."""
-    return np.ascontiguousarray(thumbnail.transpose(2, 0, 1))
+    """The channels one after the other: NumPy is an order of magnitude faster along long rows."""
+    return np.ascontiguousarray(np.moveaxis(thumbnail, -1, 0))
 
 
-@lru_cache(maxsize=16)
-def _pixel_centres(height: int, width: int) -> tuple[FloatArray, FloatArray]:
-    rows = (np.arange(height, dtype=np.float32) + 0.5)[:, None]
-    columns = (np.arange(width, dtype=np.float32) + 0.5)[None, :]
+@lru_cache(maxsize=32)
+def _pixel_centres(height: int, width: int, step: int) -> tuple[FloatArray, FloatArray]:
+    """Centres of every `step`-th row and column, as a column and a row."""
+    rows = np.arange(0, height, step, dtype=np.float32)[:, None] + np.float32(0.5)
+    columns = np.arange(0, width, step, dtype=np.float32)[None, :] + np.float32(0.5)
     return rows, columns
 
 
-def _quantile(values: ByteArray | ShortArray, share: float) -> float:
-    """Quantile of bytes by counting, which is several times faster than sorting."""
-    counts = np.cumsum(np.bincount(values, minlength=256))
-    return float(np.searchsorted(counts, share * counts[-1]))
+def _sorted(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Small integers in order: NumPy's stable sort of them is a radix sort, the fastest here."""
+    return np.sort(values, axis=-1, kind="stable")
 
 
-def _sharpness(prepared: ByteArray) -> float:
-    size = prepared.shape[0]
+def _quantile(ordered: npt.NDArray[Any], share: float) -> float:
+    """The least of sorted values that at least this share of them do not exceed."""
+    return float(ordered[max(0, math.ceil(share * ordered.size) - 1)])
+
+
+def _sharpness(green: ShortArray) -> float:
+    size = green.shape[0]
     margin = round(size * 0.18)
-    green = prepared[margin : size - margin, margin : size - margin, 1].astype(np.int16)
+    green = green[margin : size - margin, margin : size - margin]
     if min(green.shape) < 3:
         return 0.0
-    centre = green[1:-1, 1:-1]
-    around = green[:-2, 1:-1] + green[2:, 1:-1] + green[1:-1, :-2] + green[1:-1, 2:]
-    return float(np.abs(4 * centre - around).mean()) / (4 * max(1.0, float(centre.mean())))
+    # Every second row is sample enough for a mean.
+    centre = green[1:-1:2, 1:-1]
+    around = green[:-2:2, 1:-1] + green[2::2, 1:-1]
+    around += green[1:-1:2, :-2]
+    around += green[1:-1:2, 2:]
+    around -= 4 * centre
+    size = centre.size
+    return float(np.abs(around).sum()) / size / (4 * max(1.0, float(centre.sum()) / size))
 
 
 @lru_cache(maxsize=8)
-def _disc(side: int) -> npt.NDArray[np.bool_]:
-    """The disc that touches a square's sides."""
+def _disc_indices(side: int, row_step: int = 1) -> IndexArray:
+    """Flat indices of the disc that touches a square's sides, of every `row_step`-th row."""
     offsets = np.arange(side) + 0.5 - side / 2
-    return np.asarray(offsets[:, None] ** 2 + offsets[None, :] ** 2 <= (side / 2) ** 2)
+    inside = offsets[::row_step, None] ** 2 + offsets[None, :] ** 2 <= (side / 2) ** 2
+    return np.flatnonzero(inside)
 
 
-@lru_cache(maxsize=8)
-def _disc_indices(side: int) -> npt.NDArray[np.intp]:
-    return np.flatnonzero(_disc(side))
-
-
-def _colours(prepared: ByteArray) -> dict[str, float]:
-    """Median colour ratios of the disc and the spread of green over red within it."""
+def _disc_colours(prepared: ByteArray) -> ByteArray:
+    """A sample of the disc's pixels, 3 x N; its rim, where cameras differ, is left out."""
     size = prepared.shape[0]
-    margin = round(size * 0.11)
-    step = max(1, size // 75)
+    margin = round(size * _RIM)
+    step = max(1, size // 50)
     part = prepared[margin : size - margin : step, margin : size - margin : step]
-    red, green, blue = _planes(part).reshape(3, -1)[:, _disc_indices(part.shape[0])]
+    return _planes(part.reshape(-1, 3)[_disc_indices(part.shape[0])])
+
+
+def _colour_ratios(colours: ByteArray) -> dict[str, float]:
+    """Median colour ratios of the disc and the spread of green over red within it."""
     # Exactly black is what lies beyond the frame or the mask.
-    shown = np.maximum(red, green) > 0
-    red, green, blue = red[shown], green[shown], blue[shown]
-    if red.size == 0:
+    colours = colours[:, (colours[0] | colours[1]) > 0]
+    if colours.shape[1] == 0:
         names = ("max_green_to_red", "max_blue_to_red", "min_colour_spread", "max_colour_spread")
         return dict.fromkeys(names, 0.0)
-    medians = [_quantile(channel, 0.5) for channel in (red, green, blue)]
-    ratio = np.sort(green / np.maximum(red, 8).astype(np.float32))
+    red, green, blue = (_quantile(channel, 0.5) for channel in _sorted(colours))
+    ratio = np.sort(colours[1] / np.maximum(colours[0], 8).astype(np.float32))
     last = len(ratio) - 1
     spread = float(ratio[int(0.9 * last)] - ratio[int(0.1 * last)])
     return {
-        "max_green_to_red": medians[1] / max(1.0, medians[0]),
-        "max_blue_to_red": medians[2] / max(1.0, medians[0]),
+        "max_green_to_red": green / max(1.0, red),
+        "max_blue_to_red": blue / max(1.0, red),
         "min_colour_spread": spread,
         "max_colour_spread": spread,
     }
 
 
-def _vesselness(prepared: ByteArray) -> float | None:
+def _vesselness(green: ShortArray) -> float | None:
     """How much more dark thin lines stand out than bright ones; None below 160 pixels.
 
     A pixel's line contrast is the least difference, over both halves of a line through it,
@@ -606,32 +731,41 @@ def _vesselness(prepared: ByteArray) -> float | None:
     gives none. Of each pixel the best of eight directions counts, and of the disc the 95th
     percentile. Vessels are dark; a texture has as many bright lines as dark ones.
     """
-    if prepared.shape[0] < _MIN_VESSEL_PX:
+    if green.shape[0] < _MIN_VESSEL_PX:
         return None
-    if prepared.shape[0] != _VESSEL_PX:
-        size = (_VESSEL_PX, _VESSEL_PX)
-        prepared = np.asarray(Image.fromarray(prepared).resize(size, Image.Resampling.BOX))
-    green = prepared[:, :, 1].astype(np.int16)
+    if green.shape[0] != _VESSEL_PX:
+        picture = Image.fromarray(green.astype(np.uint8))
+        scaled = picture.resize((_VESSEL_PX, _VESSEL_PX), Image.Resampling.BOX)
+        green = np.asarray(scaled).astype(np.int16)
     side = _VESSEL_PX - 2 * _VESSEL_MARGIN_PX
-    # Every third row is sample enough for a percentile, at a third of the time.
-    rows = slice(_VESSEL_MARGIN_PX, _VESSEL_MARGIN_PX + side, _VESSEL_ROW_STEP)
-    inner = green[rows, _VESSEL_MARGIN_PX : _VESSEL_MARGIN_PX + side]
+    # Lines reach this far beyond what is sampled; what is further out need not be added up.
+    border = _VESSEL_MARGIN_PX - _LINE_REACH_PX
+    green = green[border:-border, border:-border]
+    # One row of some is sample enough for a percentile, at a fraction of the time.
+    rows = slice(_LINE_REACH_PX, _LINE_REACH_PX + side, _VESSEL_ROW_STEP)
+    inner = green[rows, _LINE_REACH_PX : _LINE_REACH_PX + side]
     dark, bright = np.zeros_like(inner), np.zeros_like(inner)
-    for line in _LINES:
-        darker, brighter = _line_contrast(green, *line, side)
-        np.maximum(dark, darker, out=dark)
-        np.maximum(bright, brighter, out=bright)
-    inside = _disc(side)[::_VESSEL_ROW_STEP] & (inner > 0)
-    if not inside.any():
+    for steps, lines in _LINES.items():
+        for dx, dy in lines:
+            darker, brighter = _line_contrast(green, dx, dy, steps, side)
+            np.maximum(dark, darker, out=dark)
+            np.maximum(bright, brighter, out=bright)
+        if steps < _LONGEST_LINE:  # the shorter ones come first
+            dark *= _LONGEST_LINE // steps
+            bright *= _LONGEST_LINE // steps
+    inside = _disc_indices(side, _VESSEL_ROW_STEP)
+    inside = inside[inner.ravel()[inside] > 0]
+    if inside.size == 0:
         return 0.0
     # Sums of four pixels; half a level of contrast is what rounding alone gives.
-    dark_95, bright_95 = (_quantile(v[inside], 0.95) for v in (dark, bright))
+    dark_95, bright_95 = (_quantile(_sorted(v.ravel()[inside]), 0.95) for v in (dark, bright))
     return dark_95 / max(2.0, bright_95)
 
 
 def _line_contrast(
     green: ShortArray, dx: int, dy: int, steps: int, side: int
 ) -> tuple[ShortArray, ShortArray]:
+    """By how much lines of a direction are darker, and brighter, than the lines beside them."""
     sums, top, left, reach = green, 0, 0, 1
     while reach < steps:  # sums of 2, then of 4 pixels along the line
         along_y, along_x = dy * reach, dx * reach
@@ -642,19 +776,22 @@ def _line_contrast(
             + sums[y + along_y : y + along_y + height, x + along_x : x + along_x + width]
         )
         top, left, reach = top + y, left + x, 2 * reach
-    length = math.hypot(dx, dy)
-    aside_x = round(-dy * _RIDGE_HALF_WIDTH_PX / length)
-    aside_y = round(dx * _RIDGE_HALF_WIDTH_PX / length)
-
-    def window(y: int, x: int) -> ShortArray:
-        first_y, first_x = _VESSEL_MARGIN_PX + y - top, _VESSEL_MARGIN_PX + x - left
-        return sums[first_y : first_y + side : _VESSEL_ROW_STEP, first_x : first_x + side]
-
-    contrasts = []
-    for y, x in ((0, 0), (-dy * steps, -dx * steps)):
-        centre = window(y, x)
-        one, other = window(y + aside_y, x + aside_x), window(y - aside_y, x - aside_x)
-        contrasts.append((np.minimum(one, other) - centre, centre - np.maximum(one, other)))
-    darker = np.minimum(contrasts[0][0], contrasts[1][0])
-    brighter = np.minimum(contrasts[0][1], contrasts[1][1])
-    return darker * (4 // steps), brighter * (4 // steps)
+    row, column = sums.strides
+    # Across the line, to the middle of what lies on either side of it.
+    away = _RIDGE_HALF_WIDTH_PX / math.hypot(dx, dy)
+    aside = round(dx * away) * row - round(dy * away) * column
+    # Both halves of the line, each with its neighbours, in one view: fewer and longer operations.
+    rows = len(range(0, side, _VESSEL_ROW_STEP))
+    windows: ShortArray = np.ndarray(
+        (2, 3, rows, side),
+        np.int16,
+        sums,
+        (_LINE_REACH_PX - top) * row + (_LINE_REACH_PX - left) * column - aside,
+        (-steps * (dy * row + dx * column), aside, _VESSEL_ROW_STEP * row, column),
+    )
+    one, centre, other = windows[:, 0], windows[:, 1], windows[:, 2]
+    darker = np.minimum(one, other)
+    darker -= centre
+    brighter = np.maximum(one, other)
+    np.subtract(centre, brighter, out=brighter)
+    return np.minimum(darker[0], darker[1]), np.minimum(brighter[0], brighter[1])

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from dr_training.drawing import draw_fundus
 from inference_image.contract import QUALITY_REASONS
-from inference_image.fundus import FundusCircle, QualityGate, assess, find_circle, survey
+from inference_image.fundus import FundusCircle, QualityGate, assess, find_circle
 from inference_image.model_spec import ModelPackageError
 from tests.service_harness import drawn_pixels
 
@@ -108,9 +108,8 @@ def test_a_dark_photograph_is_found_but_not_gradable(name: str, reason: str) -> 
 
 
 def judge(pixels: np.ndarray, gate: QualityGate | None = None) -> Any:
-    view = survey(pixels)
     side = Image.fromarray(pixels)
-    circle = view.circle
+    circle = find_circle(pixels)
     box = (
         circle.x_px - circle.radius_px,
         circle.y_px - circle.radius_px,
@@ -118,7 +117,7 @@ def judge(pixels: np.ndarray, gate: QualityGate | None = None) -> Any:
         circle.y_px + circle.radius_px,
     )
     prepared = side.crop(tuple(round(v) for v in box)).resize((224, 224), Image.Resampling.BOX)
-    return assess(view, np.asarray(prepared), gate or QualityGate())
+    return assess(circle, np.asarray(prepared), gate or QualityGate())
 
 
 def test_the_visible_fraction_is_that_of_geometry() -> None:
@@ -265,7 +264,7 @@ def test_cropping_further_never_makes_a_photograph_gradable_again() -> None:
 def test_vessels_are_not_asked_of_an_input_too_small_to_show_them() -> None:
     pixels = drawn_pixels()
     small = np.asarray(Image.fromarray(pixels).resize((96, 96), Image.Resampling.BOX))
-    verdict = assess(survey(pixels), small, QualityGate())
+    verdict = assess(find_circle(pixels), small, QualityGate())
     assert "min_vesselness" not in verdict.measures
 
 
@@ -303,11 +302,10 @@ def test_a_field_mostly_outside_the_frame_is_clipped() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_any_picture_gives_a_finite_circle_and_a_verdict(pixels: np.ndarray) -> None:
-    view = survey(pixels)
-    circle = view.circle
+    circle = find_circle(pixels)
     assert all(math.isfinite(v) for v in (circle.x_px, circle.y_px, circle.radius_px))
     assert circle.radius_px > 0
-    verdict = assess(view, np.zeros((16, 16, 3), dtype=np.uint8), QualityGate())
+    verdict = assess(circle, np.zeros((16, 16, 3), dtype=np.uint8), QualityGate())
     assert verdict.gradable == (not verdict.reasons)
 
 
