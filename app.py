@@ -10,6 +10,7 @@ from pathlib import Path
 import aws_cdk as cdk
 
 from stacks.endpoint_stack import EndpointStack
+from stacks.janitor_stack import JanitorStack
 from stacks.matrix import select
 from stacks.settings import MODEL_ROOT, Settings
 from stacks.shared_stack import SharedStack
@@ -20,6 +21,9 @@ def build(app: cdk.App, *, model_root: Path = MODEL_ROOT) -> cdk.App:
     settings = Settings.of(app)
     rows = select(models=settings.models, modes=settings.modes)
     shared = SharedStack(app, rows=rows, settings=settings, model_root=model_root)
+    if settings.ttl_hours is not None:
+        # Deployed with the shared stack, and so before anything that it is to end.
+        shared.add_stack_dependency(JanitorStack(app, settings=settings))
     for row in rows:
         EndpointStack(app, deployment=row, shared=shared, settings=settings)
     return app

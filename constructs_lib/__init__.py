@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from constructs_lib.alarms import AlarmOptions, EndpointAlarms
+    from constructs_lib.cost_budget import CostBudget
     from constructs_lib.dashboard import DREndpointDashboard
     from constructs_lib.dr_endpoint import DREndpoint
     from constructs_lib.endpoint_options import DataCapture, EndpointOptions
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from constructs_lib.rules import ValidationError
     from constructs_lib.scaling import ClinicHours, Scaling
     from constructs_lib.serverless_dr_endpoint import ServerlessDREndpoint
+    from constructs_lib.stack_janitor import StackJanitor, time_to_live_tags
     from constructs_lib.traffic import TrafficShift
     from inference_image.model_spec import ModelPackageError
 
 __all__ = [
     "AlarmOptions",
     "ClinicHours",
+    "CostBudget",
     "DREndpoint",
     "DREndpointDashboard",
     "DataCapture",
@@ -49,13 +52,16 @@ __all__ = [
     "RealtimeDREndpoint",
     "Scaling",
     "ServerlessDREndpoint",
+    "StackJanitor",
     "TrafficShift",
     "ValidationError",
+    "time_to_live_tags",
 ]
 
 _HOMES = {
     "AlarmOptions": "constructs_lib.alarms",
     "ClinicHours": "constructs_lib.scaling",
+    "CostBudget": "constructs_lib.cost_budget",
     "DREndpoint": "constructs_lib.dr_endpoint",
     "DREndpointDashboard": "constructs_lib.dashboard",
     "DataCapture": "constructs_lib.endpoint_options",
@@ -73,8 +79,10 @@ _HOMES = {
     "RealtimeDREndpoint": "constructs_lib.realtime_dr_endpoint",
     "Scaling": "constructs_lib.scaling",
     "ServerlessDREndpoint": "constructs_lib.serverless_dr_endpoint",
+    "StackJanitor": "constructs_lib.stack_janitor",
     "TrafficShift": "constructs_lib.traffic",
     "ValidationError": "constructs_lib.rules",
+    "time_to_live_tags": "constructs_lib.stack_janitor",
 }
 
 

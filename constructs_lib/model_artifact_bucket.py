@@ -237,6 +237,8 @@ class ModelArtifactBucket(Construct):
         )
         if access_logs_bucket is not None:
             _log_access(self.bucket, access_logs_bucket)
+        if auto_delete_objects:
+            _own_the_emptying_log(cdk.Stack.of(self))
 
     def add_model(
         self, package_dir: Path | str, *, publish: Publish = PUBLISH_DEPLOYMENT
@@ -342,6 +344,25 @@ def _log_access(bucket: s3.Bucket, log_bucket: s3.IBucket) -> None:
             },
         )
     )
+
+
+def _own_the_emptying_log(stack: cdk.Stack) -> None:
+    """Give the function that empties buckets a log group that goes with the stack.
+
+    The CDK makes one such function for a stack; Lambda would make its log group at the first
+    line, and leave it in the account.
+    """
+    provider = stack.node.try_find_child("Custom::S3AutoDeleteObjectsCustomResourceProvider")
+    if provider is None or stack.node.try_find_child("EmptyBucketsLogs") is not None:
+        return
+    log_group = logs.LogGroup(
+        stack,
+        "EmptyBucketsLogs",
+        retention=logs.RetentionDays.ONE_WEEK,
+        removal_policy=cdk.RemovalPolicy.DESTROY,
+    )
+    function = cast("cdk.CfnResource", provider.node.find_child("Handler"))
+    function.add_property_override("LoggingConfig.LogGroup", log_group.log_group_name)
 
 
 def _size_mib(spec: ModelSpec) -> float:

@@ -38,6 +38,7 @@ class EndpointStack(cdk.Stack):
             description=(
                 f"DR endpoint: {deployment.mode}, {deployment.model}, {deployment.architecture}"
             ),
+            tags=settings.tags(),
         )
         # The image and the published package are in no reference that CloudFormation sees.
         self.add_stack_dependency(shared, "the model and the image are published with it")

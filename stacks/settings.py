@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import aws_cdk as cdk
 
+from constructs_lib.cost_budget import COST_TAG
 from constructs_lib.inference_image_repo import IMAGE_BUILD, IMAGE_SOURCES, ImageSource
 from constructs_lib.model_artifact_bucket import PUBLISH, PUBLISH_DEPLOYMENT, Publish
+from constructs_lib.stack_janitor import MAX_TIME_TO_LIVE_HOURS, time_to_live_tags
 from stacks.matrix import staged
 
 MODEL_ROOT: Final = Path(__file__).resolve().parent.parent / "model_artifacts"
@@ -36,6 +38,11 @@ class Settings:
         local: the stacks go to a local AWS: no bootstrap version rule, and no custom
             resources, because nothing runs their functions there.
         retain: keep bucket and models when the shared stack is destroyed.
+        ttl_hours: hours after its last deployment at which a stack is deleted by the janitor.
+        budget_usd: US dollars a month of the stage, above which `budget_email` is told.
+        budget_email: who is told.
+        own_repository: copy the images into a repository of the shared stack, scanned and with
+            tags that never move.
         account, region: where to; from CDK_DEFAULT_ACCOUNT and CDK_DEFAULT_REGION, which the
             CDK command line sets. Without them the stacks are for any account and region.
     """
@@ -48,6 +55,10 @@ class Settings:
     publish: Publish = PUBLISH_DEPLOYMENT
     local: bool = False
     retain: bool = False
+    ttl_hours: int | None = None
+    budget_usd: float | None = None
+    budget_email: str | None = None
+    own_repository: bool = False
     account: str | None = None
     region: str | None = None
 
@@ -78,9 +89,21 @@ class Settings:
             publish=_one_of(app, "publish", PUBLISH, PUBLISH_DEPLOYMENT),
             local=_flag(app, "local"),
             retain=_flag(app, "retain"),
+            ttl_hours=_ttl_hours(app),
+            **_budget(app),
+            own_repository=_flag(app, "own-repository"),
             account=environ.get("CDK_DEFAULT_ACCOUNT") or None,
             region=environ.get("CDK_DEFAULT_REGION") or None,
         )
+
+    def cost_tags(self) -> dict[str, str]:
+        """Tags of every stack, under which the account's costs are told apart."""
+        return {"dr-endpoints": "true", COST_TAG: self.stage or "default"}
+
+    def tags(self) -> dict[str, str]:
+        """Cost tags, and the time to live where one is set; CloudFormation hands them on."""
+        life = {} if self.ttl_hours is None else time_to_live_tags(self.ttl_hours)
+        return {**self.cost_tags(), **life}
 
     @property
     def environment(self) -> cdk.Environment:
@@ -110,6 +133,33 @@ def _refuse_unknown(app: cdk.App, known: list[str]) -> None:
         near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1)
         hint = f"near it: {near[0]}" if near else f"known: {', '.join(known)}"
         raise ValueError(f"context {name} is not known ({hint})")
+
+
+def _ttl_hours(app: cdk.App) -> int | None:
+    value = _text(app, "ttl-hours")
+    if value is None:
+        return None
+    if not value.isdecimal() or not 1 <= int(value) <= MAX_TIME_TO_LIVE_HOURS:
+        raise ValueError(
+            f"context ttl-hours must be a whole number from 1 to {MAX_TIME_TO_LIVE_HOURS}; got "
+            f"{value!r}"
+        )
+    return int(value)
+
+
+def _budget(app: cdk.App) -> dict[str, Any]:
+    usd, email = _text(app, "budget-usd"), _text(app, "budget-email")
+    if (usd is None) != (email is None):
+        raise ValueError("context budget-usd and budget-email are given together or not at all")
+    if usd is None:
+        return {}
+    try:
+        amount = float(usd)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < float("inf"):
+        raise ValueError(f"context budget-usd must be US dollars above 0; got {usd!r}")
+    return {"budget_usd": amount, "budget_email": email}
 
 
 def _text(app: cdk.App, name: str) -> str | None:

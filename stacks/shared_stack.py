@@ -7,6 +7,7 @@ from typing import Final
 import aws_cdk as cdk
 from constructs import Construct
 
+from constructs_lib.cost_budget import COST_TAG, CostBudget
 from constructs_lib.inference_image_repo import InferenceImage, InferenceImageRepo
 from constructs_lib.model_artifact_bucket import (
     PUBLISH_EXTERNAL,
@@ -21,11 +22,11 @@ SHARED: Final = "shared"
 
 
 class SharedStack(cdk.Stack):
-    """Bucket, packages and images of the given rows; stack id `dr-shared`.
+    """Bucket, packages and images of the given rows, and a budget; stack id `dr-shared`.
 
     Outputs: `ModelBucketName`, and `ImageUri` (amd64) or `ImageUriArm64` for each architecture
     that the rows need. The bucket is emptied and deleted with the stack unless
-    `settings.retain`; the images stay in the bootstrap's repository.
+    `settings.retain`, and an own repository as well; images in the bootstrap's one stay.
     """
 
     def __init__(
@@ -42,15 +43,15 @@ class SharedStack(cdk.Stack):
             env=settings.environment,
             synthesizer=settings.synthesizer(),
             description="Models and images that the DR endpoints share",
+            tags=settings.tags(),
         )
         rows = tuple(rows)
         self.model_root = model_root
+        life = cdk.RemovalPolicy.RETAIN if settings.retain else cdk.RemovalPolicy.DESTROY
         self.bucket = ModelArtifactBucket(
             self,
             "Models",
-            removal_policy=(
-                cdk.RemovalPolicy.RETAIN if settings.retain else cdk.RemovalPolicy.DESTROY
-            ),
+            removal_policy=life,
             # Emptying takes a custom resource, which a local AWS has nobody to run.
             auto_delete_objects=not (settings.retain or settings.local),
         )
@@ -59,12 +60,25 @@ class SharedStack(cdk.Stack):
             for package in sorted({row.package for row in rows})
         }
         repo = InferenceImageRepo(
-            self, "Images", source=settings.image, docker_outputs=settings.docker_outputs
+            self,
+            "Images",
+            source=settings.image,
+            docker_outputs=settings.docker_outputs,
+            own_repository=settings.own_repository,
+            removal_policy=life,
         )
         self._images = {
             (architecture, runtime): repo.image(architecture=architecture, runtime=runtime)
             for architecture, runtime in sorted({(row.architecture, row.runtime) for row in rows})
         }
+        if settings.budget_usd is not None and settings.budget_email is not None:
+            CostBudget(
+                self,
+                "Budget",
+                monthly_usd=settings.budget_usd,
+                emails=[settings.budget_email],
+                tag_value=settings.cost_tags()[COST_TAG],
+            )
         cdk.CfnOutput(self, "ModelBucketName", value=self.bucket.bucket.bucket_name)
         for (architecture, _), image in self._images.items():
             suffix = "" if architecture == Arch.AMD64 else architecture.capitalize()

@@ -17,17 +17,19 @@ CONSTRUCTS = (
     "EndpointAlarms",
     "GoldenImageProbe",
     "LambdaDREndpoint",
+    "CostBudget",
     "InferenceImageRepo",
     "ModelArtifactBucket",
     "RealtimeDREndpoint",
     "ServerlessDREndpoint",
+    "StackJanitor",
 )
 
 
 def test_public_names_are_listed_and_load() -> None:
     assert constructs_lib.__all__ == sorted(constructs_lib.__all__)
     for name in constructs_lib.__all__:
-        assert inspect.isclass(getattr(constructs_lib, name))
+        assert callable(getattr(constructs_lib, name))
         assert name in dir(constructs_lib)
 
 

@@ -217,7 +217,7 @@ def test_an_experiment_leaves_nothing_behind(tmp_path: Path) -> None:
         assert bucket["DeletionPolicy"] == "Delete"
     assert len(resources(template, "Custom::S3AutoDeleteObjects")) == 2
     logs = resources(template, "AWS::Logs::LogGroup")
-    assert [group["DeletionPolicy"] for group in logs.values()] == ["Delete"]
+    assert [group["DeletionPolicy"] for group in logs.values()] == ["Delete", "Delete"]
 
 
 def test_a_package_that_is_added_twice_is_copied_once(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The function that deletes stacks whose time is up; runs in AWS Lambda."""
