@@ -51,6 +51,9 @@ ENV_OPERATING_POINT: Final = "DR_OPERATING_POINT"
 ENV_LOG_LEVEL: Final = "DR_LOG_LEVEL"
 ENV_METRICS: Final = "DR_METRICS"
 ENV_SERVING_MODE: Final = "DR_SERVING_MODE"
+ENV_RUNTIME: Final = "DR_RUNTIME"
+ENV_LAYOUT: Final = "DR_LAYOUT"
+ENV_PLAIN_INPUT: Final = "DR_PLAIN_INPUT"
 # Lambda only: on SageMaker the platform unpacks the model, and no gateway changes the path.
 ENV_MODEL_URL: Final = "DR_MODEL_URL"
 ENV_BASE_PATH: Final = "DR_BASE_PATH"
@@ -63,6 +66,22 @@ METRICS_EMF: Final = "emf"
 METRICS: Final = (METRICS_PROMETHEUS, METRICS_EMF)
 
 SERVING_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME, SERVING_MODE_LOCAL)
+
+# Engines, the preferred one first; "auto" takes the first that the package and the image have.
+RUNTIME_LITERT: Final = "litert"
+RUNTIME_TENSORFLOW: Final = "tensorflow"
+RUNTIMES: Final = (RUNTIME_LITERT, RUNTIME_TENSORFLOW)
+RUNTIME_AUTO: Final = "auto"
+
+# Numbers that the pixels of a floating-point model without model.json become.
+PLAIN_INPUT_RANGES: Final = ("0..255", "0..1", "-1..1")
+PLAIN_INPUT_AUTO: Final = "auto"
+
+# Processes: `lean` is uvicorn alone, `full` is nginx in front of gunicorn's uvicorn workers.
+LAYOUT_LEAN: Final = "lean"
+LAYOUT_FULL: Final = "full"
+LAYOUTS: Final = (LAYOUT_LEAN, LAYOUT_FULL)
+LAYOUT_AUTO: Final = "auto"
 
 # --- Media types ---------------------------------------------------------------------
 MEDIA_JPEG: Final = "image/jpeg"

@@ -302,6 +302,8 @@ def _load(settings: Settings) -> Predictor:
             threads=settings.threads,
             limits=limits,
             operating_point=settings.operating_point,
+            runtime=settings.runtime,
+            plain_input=settings.plain_input,
         )
     except OperatingPointError as error:
         raise ModelPackageError(f"{ENV_OPERATING_POINT} cannot be used: {error}") from None
@@ -374,6 +376,8 @@ class _Service:
             predictor=predictor, started_to_ready_ms=phases["started_to_ready_ms"]
         )
         self.log.info("model", model=predictor.spec.id, model_sha256=predictor.spec.sha256)
+        if not predictor.described:
+            self.log.warning("model_without_description", assumed=predictor.spec.notice)
         self.recorder.ready()
         self._on_ready(phases)
 

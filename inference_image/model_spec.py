@@ -30,6 +30,12 @@ MIN_TEMPERATURE = 1e-3
 MAX_TEMPERATURE = 1e3
 _HASH_BLOCK_BYTES = 1024 * 1024
 
+# Keys of `outputs`: what a package may name. One of the first two is required.
+OUTPUT_LOGITS = "logits"
+OUTPUT_PROBABILITIES = "probabilities"
+OUTPUT_FEATURES = "feature_map"
+CHANNEL_ORDERS = ("rgb", "bgr")
+
 
 class ModelPackageError(ValueError):
     """The package cannot be used. Its text is one sentence for the person who made it."""
@@ -53,12 +59,36 @@ class PackageFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputEncoding:
+    """How the network wants its pixels: `pixel * scale + offset` in its channel order.
+
+    `scale` and `offset` have one number, or three in the network's channel order. The default
+    is the pixels as they are, 0..255 in RGB, for networks that rescale inside the graph.
+    """
+
+    channel_order: str = "rgb"
+    scale: tuple[float, ...] = (1.0,)
+    offset: tuple[float, ...] = (0.0,)
+
+    @property
+    def rescales(self) -> bool:
+        """Whether the numbers change."""
+        return set(self.scale) != {1.0} or set(self.offset) != {0.0}
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the pixels are taken as they are."""
+        return not self.rescales and self.channel_order == "rgb"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """A checked `model.json`.
 
     `preprocessing` and `quality_gate` are read by `preprocessing` and `fundus`; both may be
-    empty, for models whose inputs are prepared already. `raw` keeps the whole document, so
-    that nothing a package says is lost.
+    empty, for models whose inputs are prepared already. `signature` names that of a SavedModel
+    where it is not the default. `raw` keeps the whole document, so that nothing a package says
+    is lost.
     """
 
     id: str
@@ -75,6 +105,8 @@ class ModelSpec:
     head_file: str | None
     files: tuple[PackageFile, ...]
     notice: str | None
+    input_encoding: InputEncoding
+    signature: str | None
     raw: Mapping[str, Any] = field(repr=False)
 
     def operating_point(self, name: str | None = None) -> OperatingPoint:
@@ -150,8 +182,8 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     if default_point not in {point.name for point in points}:
         reader.fail(f"default_operating_point {default_point!r} is not in operating_points")
     outputs = reader.get("outputs", dict)
-    if "logits" not in outputs:
-        reader.fail("outputs must name the logits")
+    if (OUTPUT_LOGITS in outputs) == (OUTPUT_PROBABILITIES in outputs):
+        reader.fail(f"outputs must name either the {OUTPUT_LOGITS} or the {OUTPUT_PROBABILITIES}")
     files = tuple(_files(reader))
     head_file = reader.get("head_file", (str, type(None)), optional=True)
     if head_file is not None and head_file not in {entry.path for entry in files}:
@@ -171,6 +203,8 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
         head_file=head_file,
         files=files,
         notice=reader.get("notice", (str, type(None)), optional=True),
+        input_encoding=_input_encoding(reader),
+        signature=reader.get("signature", (str, type(None)), optional=True),
         raw=document,
     )
 
@@ -251,6 +285,32 @@ def _operating_point(reader: _Reader, row: Any) -> OperatingPoint:
     if not isinstance(name, str) or threshold is None or not 0 <= threshold <= 1:
         reader.fail("an operating point needs a name and a threshold in [0, 1]")
     return OperatingPoint(name=str(name), threshold=float(threshold or 0))
+
+
+def _input_encoding(reader: _Reader) -> InputEncoding:
+    document = reader.get("input", (dict, type(None)), optional=True) or {}
+    unknown = sorted(set(document) - {"channel_order", "scale", "offset"})
+    if unknown:
+        reader.fail(f"input may hold channel_order, scale and offset; it has {unknown[0]!r}")
+    order = document.get("channel_order", "rgb")
+    if order not in CHANNEL_ORDERS:
+        reader.fail(f"input.channel_order must be rgb or bgr; it is {order!r}")
+    return InputEncoding(
+        channel_order=str(order),
+        scale=_numbers(reader, document, "scale", 1.0),
+        offset=_numbers(reader, document, "offset", 0.0),
+    )
+
+
+def _numbers(
+    reader: _Reader, document: Mapping[str, Any], key: str, default: float
+) -> tuple[float, ...]:
+    value = document.get(key, default)
+    values = value if isinstance(value, list) else [value]
+    numbers = tuple(number for number in map(_number, values) if number is not None)
+    if len(numbers) != len(values) or len(numbers) not in (1, 3):
+        reader.fail(f"input.{key} must be a number or three, one per channel; it is {value!r}")
+    return numbers
 
 
 def _number(value: Any) -> float | None:

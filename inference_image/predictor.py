@@ -25,15 +25,19 @@ from PIL import Image
 
 from inference_image.contract import (
     EXPLAIN_GRADCAM,
+    PLAIN_INPUT_AUTO,
     REFERABLE_FROM_GRADE,
+    RUNTIME_AUTO,
     TASK_GRADE5,
     Acquisition,
 )
 from inference_image.decoding import Decoded, Limits, decode, measure
 from inference_image.explain import DenseHead, grad_cam, overlay
 from inference_image.fundus import QualityVerdict
+from inference_image.model_files import models_of_folder, models_of_package
 from inference_image.model_spec import (
     MODEL_JSON,
+    OUTPUT_FEATURES,
     ModelPackageError,
     ModelSpec,
     OperatingPoint,
@@ -41,8 +45,7 @@ from inference_image.model_spec import (
     verify_files,
 )
 from inference_image.preprocessing import Preparation, Prepared
-from inference_image.runtimes import Runtime
-from inference_image.runtimes.litert import FEATURES, LOGITS, LiteRTRuntime
+from inference_image.runtimes import Outputs, Runtime, choose, open_model
 
 # Most photographs show a disc of at least this share of their shorter side; where one does
 # not, it is decoded once more, larger.
@@ -162,8 +165,11 @@ class Predictor:
         head: DenseHead | None,
         limits: Limits,
         operating_point: str | None = None,
+        described: bool = True,
     ) -> None:
         self.spec = spec
+        # Whether the package says what it is, or the defaults of `plain_model` do.
+        self.described = described
         self._runtime = runtime
         self._head = head
         self._limits = limits
@@ -181,30 +187,53 @@ class Predictor:
         threads: int,
         limits: Limits | None = None,
         operating_point: str | None = None,
+        runtime: str = RUNTIME_AUTO,
+        plain_input: str = PLAIN_INPUT_AUTO,
     ) -> "Predictor":
         """Load an unpacked package after checking the digest of each of its files.
+
+        A folder with a `.tflite` file or a SavedModel and no `model.json` is served with the
+        defaults of `plain_model`.
+
+        Args:
+            model_dir: the unpacked package.
+            threads: engine threads.
+            limits: bounds on images; the defaults when omitted.
+            operating_point: name of the default threshold; the package's own when None.
+            runtime: one of `contract.RUNTIMES`, or "auto".
+            plain_input: range of a floating-point input without `model.json`, or "auto".
 
         Raises:
             ModelPackageError: the package is missing, damaged or asks for what is not known.
         """
-        spec = _load_spec(model_dir)
-        verify_files(spec, model_dir)
-        runtime = LiteRTRuntime(
-            model_dir / _model_file(spec), outputs=_known_outputs(spec), threads=threads
-        )
-        if runtime.input_size_px != spec.input_size_px:
+        described = (model_dir / MODEL_JSON).is_file()
+        if described:
+            spec = load_model_spec(model_dir)
+            verify_files(spec, model_dir)
+            opened = open_model(
+                choose(models_of_package(spec, model_dir), runtime), threads=threads
+            )
+        else:
+            from inference_image.plain_model import describe
+
+            model = choose(models_of_folder(model_dir), runtime)
+            spec, opened = describe(model, model_dir, threads=threads, input_range=plain_input)
+        size_px = opened.facts.input_size_px
+        if size_px is not None and size_px != spec.input_size_px:
             raise ModelPackageError(
                 f"model {spec.id}: {MODEL_JSON} says input_size_px {spec.input_size_px}, "
-                f"but the network takes {runtime.input_size_px}"
+                f"but the network takes {size_px}"
             )
-        can_explain = spec.head_file is not None and FEATURES in spec.outputs
+        opened.bind(spec.outputs, encoding=spec.input_encoding)
+        can_explain = spec.head_file is not None and OUTPUT_FEATURES in spec.outputs
         head = DenseHead.load(model_dir / str(spec.head_file)) if can_explain else None
         return cls(
             spec=spec,
-            runtime=runtime,
+            runtime=opened,
             head=head,
             limits=limits or Limits(),
             operating_point=operating_point,
+            described=described,
         )
 
     def warm_up(self) -> None:
@@ -288,7 +317,7 @@ class Predictor:
         engine_ms = explain_ms = 0.0
         if prepared.quality.gradable:
             start = time.perf_counter()
-            outputs = self._runtime.predict(prepared.pixels, with_features=explain is not None)
+            outputs = self._run(prepared, with_features=explain is not None)
             engine_ms = _since(start)
             probabilities = self._probabilities(outputs.logits)
             if outputs.features is not None and self._head is not None:
@@ -313,6 +342,13 @@ class Predictor:
         return read_photograph(
             data, self._preparation, declared_type=declared_type, limits=self._limits
         )
+
+    def _run(self, prepared: Prepared, *, with_features: bool) -> Outputs:
+        try:
+            return self._runtime.predict(prepared.pixels, with_features=with_features)
+        except ModelPackageError as error:
+            # Of the warm-up picture the model gave what it promised, of this one it does not.
+            raise EngineError(str(error)) from None
 
     def _probabilities(self, logits: npt.NDArray[np.float64]) -> tuple[float, ...]:
         with np.errstate(over="ignore"):
@@ -394,36 +430,6 @@ def _warm_up_pictures() -> list[bytes]:
         picture.save(buffer, kind, **options)
         encoded.append(buffer.getvalue())
     return encoded
-
-
-def _load_spec(model_dir: Path) -> ModelSpec:
-    if not (model_dir / MODEL_JSON).is_file():
-        seen = _listing(model_dir)
-        raise ModelPackageError(
-            f"{model_dir} has no {MODEL_JSON}, so there is no model package in it; it holds {seen}"
-        )
-    return load_model_spec(model_dir)
-
-
-def _listing(folder: Path) -> str:
-    if not folder.is_dir():
-        return "nothing (the folder does not exist)"
-    names = sorted(path.name for path in folder.iterdir())
-    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return shown or "nothing"
-
-
-def _model_file(spec: ModelSpec) -> str:
-    candidates = [entry.path for entry in spec.files if entry.path.endswith(".tflite")]
-    if len(candidates) != 1:
-        raise ModelPackageError(
-            f"model {spec.id} must list exactly one .tflite file; it lists {len(candidates)}"
-        )
-    return candidates[0]
-
-
-def _known_outputs(spec: ModelSpec) -> dict[str, str]:
-    return {ours: spec.outputs[ours] for ours in (LOGITS, FEATURES) if ours in spec.outputs}
 
 
 def _since(start: float) -> float:

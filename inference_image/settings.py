@@ -8,6 +8,7 @@ Every variable has a row in `inference_image.variables`, from which `docs/settin
 A value that cannot be is refused with one sentence; nothing is corrected in silence.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,12 @@ class Settings:
     metrics: frozenset[str] = frozenset({contract.METRICS_PROMETHEUS})
     model_url: str | None = None
     base_path: str = ""
+    runtime: str = contract.RUNTIME_AUTO
+    layout: str = contract.LAYOUT_LEAN
+    plain_input: str = contract.PLAIN_INPUT_AUTO
+    # Bytes of memory for the container; with `workers_fit` as many workers run as fit there.
+    memory_bytes: float = math.inf
+    workers_fit: bool = False
 
     @classmethod
     def from_environment(
@@ -72,6 +79,12 @@ class Settings:
         def read(name: str) -> Any:
             return read_setting(name, environment)
 
+        runtime = read(contract.ENV_RUNTIME)
+        layout = read(contract.ENV_LAYOUT)
+        if layout == contract.LAYOUT_AUTO:
+            # The image of the tensorflow flavour sets its runtime, and holds nginx and gunicorn.
+            full = runtime == contract.RUNTIME_TENSORFLOW
+            layout = contract.LAYOUT_FULL if full else contract.LAYOUT_LEAN
         mode = read(contract.ENV_SERVING_MODE)
         one_worker = mode != contract.SERVING_MODE_REALTIME
         workers = read(contract.ENV_WORKERS) or default_workers(
@@ -104,4 +117,9 @@ class Settings:
             metrics=read(contract.ENV_METRICS),
             model_url=read(contract.ENV_MODEL_URL),
             base_path=read(contract.ENV_BASE_PATH) or "",
+            runtime=runtime,
+            layout=layout,
+            plain_input=read(contract.ENV_PLAIN_INPUT),
+            memory_bytes=memory,
+            workers_fit=read(contract.ENV_WORKERS) is None,
         )

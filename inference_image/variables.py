@@ -150,6 +150,24 @@ VARIABLES: Final = (
         read=_choice(contract.SERVING_MODES),
     ),
     Variable(
+        name=contract.ENV_RUNTIME,
+        default=contract.RUNTIME_AUTO,
+        meaning="Engine: `litert`, `tensorflow`, or auto: the first that package and image have.",
+        read=_choice((*contract.RUNTIMES, contract.RUNTIME_AUTO)),
+    ),
+    Variable(
+        name=contract.ENV_LAYOUT,
+        default=contract.LAYOUT_AUTO,
+        meaning="`lean`: uvicorn alone; `full`: nginx and gunicorn; auto: full for tensorflow.",
+        read=_choice((*contract.LAYOUTS, contract.LAYOUT_AUTO)),
+    ),
+    Variable(
+        name=contract.ENV_PLAIN_INPUT,
+        default=contract.PLAIN_INPUT_AUTO,
+        meaning="Pixels of a floating-point model without model.json: 0..255, 0..1 or -1..1.",
+        read=_choice((*contract.PLAIN_INPUT_RANGES, contract.PLAIN_INPUT_AUTO)),
+    ),
+    Variable(
         name=contract.ENV_WORKERS,
         default="auto",
         meaning="Worker processes; auto: 1 on serverless and local, else one per whole CPU.",

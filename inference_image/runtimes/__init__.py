@@ -1,10 +1,47 @@
-"""Engines that run a model; each offers `predict(pixels, with_features=…) -> Outputs`."""
+"""Engines that run a model; each offers `predict(pixels, with_features=…) -> Outputs`.
 
+    >>> runtime = open_model(model, threads=1)
+    >>> runtime.bind({"logits": "logits"})
+    >>> runtime.predict(pixels).logits.shape
+    (5,)
+
+Opening says what the network takes and gives (`Facts`), binding names the outputs to read. What
+is the same for every engine is here: the input's scaling and what an output means.
+"""
+
+import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from inference_image.contract import (
+    RUNTIME_AUTO,
+    RUNTIME_LITERT,
+    RUNTIME_TENSORFLOW,
+    RUNTIMES,
+)
+from inference_image.model_files import ModelFile
+from inference_image.model_spec import (
+    OUTPUT_FEATURES,
+    OUTPUT_LOGITS,
+    OUTPUT_PROBABILITIES,
+    InputEncoding,
+    ModelPackageError,
+)
+
+# What must be installed for a runtime, and how people call it.
+_MODULES: Final = {RUNTIME_LITERT: "ai_edge_litert", RUNTIME_TENSORFLOW: "tensorflow"}
+_WORDS: Final = {
+    RUNTIME_LITERT: "LiteRT (a .tflite file)",
+    RUNTIME_TENSORFLOW: "TensorFlow (a SavedModel)",
+}
+# Quantised probabilities add up to 1 within some steps of 1/256.
+_SUM_TOLERANCE: Final = 0.05
+# Further out the logarithm says nothing that a softmax could use.
+_LEAST_PROBABILITY: Final = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +56,150 @@ class Outputs:
     features: npt.NDArray[np.float32] | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a network says about itself.
+
+    `input_size_px` is None where any size is taken; `input_dtype` is NumPy's name;
+    `output_shapes` has each output's shape without the batch, -1 where it is not fixed.
+    """
+
+    input_size_px: int | None
+    input_dtype: str
+    output_shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def vectors(self) -> dict[str, int]:
+        """Outputs that hold one number or one row of numbers, with how many."""
+        return {
+            name: shape[-1] if shape else 1
+            for name, shape in self.output_shapes.items()
+            if len(shape) < 2
+        }
+
+
 class Runtime(Protocol):
     """A loaded model. Not thread-safe: one caller at a time."""
 
     def predict(self, pixels: npt.NDArray[Any], *, with_features: bool = False) -> Outputs:
         """Run S x S x 3 uint8 RGB pixels through the model."""
         ...
+
+
+class OpenedModel(Runtime, Protocol):
+    """A runtime that says what it holds, and is told which outputs to read."""
+
+    facts: Facts
+
+    def bind(self, outputs: Mapping[str, str], *, encoding: InputEncoding | None = None) -> None:
+        """Read the outputs of these names: ours (see `model_spec`) -> the model's.
+
+        Raises:
+            ModelPackageError: the model lacks one; the message lists those it has.
+        """
+        ...
+
+
+def installed(runtime: str) -> bool:
+    """Whether the engine of `runtime` can be imported; it is looked up, not imported."""
+    return importlib.util.find_spec(_MODULES[runtime]) is not None
+
+
+def choose(found: Mapping[str, ModelFile], wanted: str) -> ModelFile:
+    """Which of the models that a package offers is run.
+
+    Args:
+        found: runtime -> model; at least one.
+        wanted: one of `contract.RUNTIMES`; "auto" takes LiteRT where it is installed and the
+            package has a model for it.
+
+    Raises:
+        ModelPackageError: the package has no model for the runtime, or this environment lacks it.
+    """
+    offers = " and ".join(_WORDS[runtime] for runtime in RUNTIMES if runtime in found)
+    if wanted != RUNTIME_AUTO:
+        if wanted not in found:
+            raise ModelPackageError(
+                f"the runtime is set to {wanted}, but the model is for {offers}"
+            )
+        candidates = [wanted]
+    else:
+        candidates = [runtime for runtime in RUNTIMES if runtime in found]
+    for runtime in candidates:
+        if installed(runtime):
+            return found[runtime]
+    packages = " or ".join(_MODULES[runtime] for runtime in candidates)
+    raise ModelPackageError(
+        f"the model is for {offers}, and {packages} is not installed here; "
+        f"use the image of the other runtime (RUNTIME={candidates[0]})"
+    )
+
+
+def open_model(model: ModelFile, *, threads: int) -> OpenedModel:
+    """Load a model with its engine.
+
+    Raises:
+        ModelPackageError: it cannot be loaded or takes something else than one RGB image.
+    """
+    if model.runtime == RUNTIME_TENSORFLOW:
+        from inference_image.runtimes.tensorflow import TensorFlowRuntime
+
+        return TensorFlowRuntime(model.path, threads=threads, signature=model.signature)
+    from inference_image.runtimes.litert import LiteRTRuntime
+
+    return LiteRTRuntime(model.path, threads=threads)
+
+
+class Binding:
+    """Names of the outputs to read, and what they mean; each runtime has one."""
+
+    def __init__(self, origin: str, facts: Facts, outputs: Mapping[str, str]) -> None:
+        for ours in (OUTPUT_LOGITS, OUTPUT_PROBABILITIES, OUTPUT_FEATURES):
+            theirs = outputs.get(ours)
+            if theirs is not None and theirs not in facts.output_shapes:
+                known = ", ".join(sorted(facts.output_shapes))
+                raise ModelPackageError(f"{origin} has no output {theirs!r}; it has {known}")
+        self._origin = origin
+        self.gives_probabilities = OUTPUT_LOGITS not in outputs
+        self.scores = outputs[OUTPUT_PROBABILITIES if self.gives_probabilities else OUTPUT_LOGITS]
+        self.features = outputs.get(OUTPUT_FEATURES)
+
+    def logits(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The scores as logits, of whatever shape they come.
+
+        Raises:
+            ModelPackageError: they are named probabilities and are none.
+        """
+        row = values.reshape(-1)
+        if not self.gives_probabilities or not np.isfinite(row).all():
+            return row
+        total = float(row.sum()) if row.size > 1 else 1.0
+        within = row.min() >= -_SUM_TOLERANCE and row.max() <= 1 + _SUM_TOLERANCE
+        if not within or abs(total - 1) > _SUM_TOLERANCE:
+            raise ModelPackageError(
+                f"the output {self.scores!r} of {self._origin} is named probabilities, "
+                "but its values are not between 0 and 1 with the sum 1; name it logits"
+            )
+        if row.size == 1:
+            positive = np.clip(row, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
+            return np.asarray(np.log(positive) - np.log1p(-positive))
+        return np.asarray(np.log(np.clip(row, _LEAST_PROBABILITY, 1.0)))
+
+
+def encode(
+    pixels: npt.NDArray[Any], encoding: InputEncoding | None
+) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:
+    """A batch of one: the pixels as they are, or scaled as the network was trained.
+
+    Args:
+        pixels: S x S x 3, uint8 RGB.
+        encoding: None leaves them as they are (0..255, RGB).
+    """
+    batch = pixels[np.newaxis]
+    if encoding is None or encoding.is_identity:
+        return np.asarray(batch)
+    if encoding.channel_order == "bgr":
+        batch = batch[..., ::-1]
+    scale = np.asarray(encoding.scale, dtype=np.float32)
+    offset = np.asarray(encoding.offset, dtype=np.float32)
+    return np.asarray(batch.astype(np.float32) * scale + offset)

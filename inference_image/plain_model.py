@@ -1,0 +1,161 @@
+"""Describes a `.tflite` file or SavedModel that comes without `model.json`.
+
+    >>> spec, opened = describe(model, folder, threads=1, input_range="auto")
+    >>> spec.labels
+    ('No DR', 'Mild', 'Moderate', 'Severe', 'Proliferative DR')
+
+What the network itself does not say is assumed, as `docs/plain-models.md` documents it, and never
+in silence: the assumptions are in the log and in `model.notice` of every answer. What cannot be
+assumed is refused with a sentence that says what was seen.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from inference_image.contract import (
+    ENV_PLAIN_INPUT,
+    GRADE_LABELS,
+    PLAIN_INPUT_AUTO,
+    TASK_GRADE5,
+    TASK_REFERABLE,
+)
+from inference_image.model_files import ModelFile, folder_files
+from inference_image.model_spec import (
+    MODEL_JSON,
+    OUTPUT_LOGITS,
+    OUTPUT_PROBABILITIES,
+    SCHEMA_VERSION,
+    InputEncoding,
+    ModelPackageError,
+    ModelSpec,
+    file_sha256,
+    parse_model_spec,
+)
+from inference_image.runtimes import Facts, OpenedModel, open_model
+
+PLAIN_ID: Final = "plain-model"
+REFERABLE_LABELS: Final = ("Not referable", "Referable")
+OPERATING_POINT: Final = "default"
+THRESHOLD: Final = 0.5
+# A network that was trained on numbers from 0 to 1 is the most frequent among those that take
+# floating-point numbers and do not rescale themselves.
+FLOAT_RANGE: Final = "0..1"
+BYTE_RANGE: Final = "0..255"
+_SCALES: Final = {
+    "0..255": (1.0, 0.0),
+    "0..1": (1 / 255, 0.0),
+    "-1..1": (1 / 127.5, -1.0),
+}
+_SUM_TOLERANCE: Final = 0.01
+
+
+def describe(
+    model: ModelFile, folder: Path, *, threads: int, input_range: str
+) -> tuple[ModelSpec, OpenedModel]:
+    """Open a model and say all that a `model.json` would.
+
+    Args:
+        model: the model, inside `folder`.
+        folder: where paths of the description start.
+        threads: engine threads.
+        input_range: one of `contract.PLAIN_INPUT_RANGES`, or "auto".
+
+    Raises:
+        ModelPackageError: the model cannot be loaded, or is not one that can be assumed.
+    """
+    opened = open_model(model, threads=threads)
+    facts = opened.facts
+    if facts.input_size_px is None:
+        raise ModelPackageError(
+            f"{model.path.name} takes images of any size, so {MODEL_JSON} must say input_size_px"
+        )
+    output, values = _score_output(facts, model.path.name)
+    chosen = _range(facts, input_range)
+    scale, offset = _SCALES[chosen]
+    encoding = InputEncoding(scale=(scale,), offset=(offset,))
+    kind = _kind(opened, output, encoding, facts.input_size_px)
+    task = TASK_GRADE5 if values == len(GRADE_LABELS) else TASK_REFERABLE
+    labels = GRADE_LABELS if task == TASK_GRADE5 else REFERABLE_LABELS
+    order = "five grades, No DR first" if task == TASK_GRADE5 else "referable last"
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "id": PLAIN_ID,
+        "task": task,
+        "notice": (
+            f"Served without {MODEL_JSON}. Assumed: {order}; the output {output!r} holds {kind}; "
+            f"pixels as RGB in {chosen}; fundus disc cropped; threshold {THRESHOLD} on "
+            "P(referable). Not for clinical use."
+        ),
+        "input_size_px": facts.input_size_px,
+        "labels": list(labels),
+        "input": {"scale": scale, "offset": offset},
+        "preprocessing": [{"step": "crop_to_fundus"}, {"step": "resize_area"}],
+        "quality_gate": {},
+        "operating_points": [{"name": OPERATING_POINT, "threshold": THRESHOLD}],
+        "default_operating_point": OPERATING_POINT,
+        "temperature": 1.0,
+        "outputs": {kind: output},
+        "files": _digests(model.path, folder),
+    }
+    text = json.dumps(document, sort_keys=True).encode()
+    return parse_model_spec(text, origin=f"the description of {model.path.name}"), opened
+
+
+def _score_output(facts: Facts, name: str) -> tuple[str, int]:
+    """The output with one value per label, and how many it has."""
+    vectors = facts.vectors
+    named = [key for key in (OUTPUT_LOGITS, OUTPUT_PROBABILITIES) if key in vectors]
+    candidates = named[:1] or list(vectors)
+    seen = ", ".join(f"{key} {list(shape)}" for key, shape in sorted(facts.output_shapes.items()))
+    if len(candidates) != 1:
+        raise ModelPackageError(
+            f"{name} has {len(candidates)} outputs that could hold the grades, so {MODEL_JSON} "
+            f"must name one; it has {seen}"
+        )
+    output = candidates[0]
+    if vectors[output] not in (1, len(REFERABLE_LABELS), len(GRADE_LABELS)):
+        raise ModelPackageError(
+            f"{name} answers with {vectors[output]} values ({seen}); without {MODEL_JSON} "
+            "1 or 2 (referable) or 5 (grades) are expected"
+        )
+    return output, vectors[output]
+
+
+def _range(facts: Facts, wanted: str) -> str:
+    whole = not facts.input_dtype.startswith(("float", "bfloat"))
+    if wanted == PLAIN_INPUT_AUTO:
+        return BYTE_RANGE if whole else FLOAT_RANGE
+    if whole and wanted != BYTE_RANGE:
+        raise ModelPackageError(
+            f"{ENV_PLAIN_INPUT} is {wanted}, but the model takes {facts.input_dtype} pixels, "
+            f"which are {BYTE_RANGE}"
+        )
+    return wanted
+
+
+def _kind(opened: OpenedModel, output: str, encoding: InputEncoding, size_px: int) -> str:
+    """Whether the output holds probabilities or logits, by the answers to three pictures."""
+    if output in (OUTPUT_LOGITS, OUTPUT_PROBABILITIES):
+        return output
+    opened.bind({OUTPUT_LOGITS: output}, encoding=encoding)
+    noise = np.random.default_rng(0).integers(0, 256, (size_px, size_px, 3), np.uint8)
+    for pixels in (noise, np.zeros_like(noise), np.full_like(noise, 255)):
+        row = opened.predict(pixels).logits
+        total = float(row.sum()) if row.size > 1 else 1.0
+        if row.min() < 0 or row.max() > 1 or abs(total - 1) > _SUM_TOLERANCE:
+            return OUTPUT_LOGITS
+    return OUTPUT_PROBABILITIES
+
+
+def _digests(model: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    files = folder_files(model) if model.is_dir() else [model]
+    return {
+        path.relative_to(folder).as_posix(): {
+            "sha256": file_sha256(path),
+            "size_bytes": path.stat().st_size,
+        }
+        for path in files
+    }

@@ -1,0 +1,328 @@
+"""The TensorFlow runtime on SavedModels as different exporters write them.
+
+Each model is made here, in the environment that has TensorFlow; every test of loading runs in a
+process of its own where threads matter, since TensorFlow fixes them once.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inference_image.contract import GRADE_LABELS
+from inference_image.model_spec import InputEncoding, ModelPackageError, file_sha256
+from inference_image.predictor import Predictor
+from inference_image.runtimes.litert import LiteRTRuntime
+from inference_image.runtimes.tensorflow import TensorFlowRuntime
+from tests.service_harness import REPOSITORY, drawn_jpeg, drawn_pixels
+
+tf = pytest.importorskip("tensorflow")
+
+SIZE_PX = 64
+THREADS = 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def threads() -> None:
+    """One number of threads for all models of this process, set before TensorFlow begins."""
+    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def keras_network(*, softmax: bool = True, units: int = 5, rescaling: bool = False) -> Any:
+    keras = tf.keras
+    keras.utils.set_random_seed(3)
+    layers = [keras.Input((SIZE_PX, SIZE_PX, 3))]
+    if rescaling:
+        layers.append(keras.layers.Rescaling(1 / 255))
+    layers += [
+        keras.layers.Conv2D(6, 5, strides=4, activation="relu"),
+        keras.layers.Conv2D(8, 3, strides=2, activation="relu"),
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(units, activation="softmax" if softmax else None),
+    ]
+    return keras.Sequential(layers)
+
+
+class Module(tf.Module):
+    """A model with whatever signatures a test needs."""
+
+    def __init__(self, function: Callable[..., Any], *specs: Any) -> None:
+        super().__init__()
+        self.weights = tf.Variable(tf.random.stateless_normal((3, 5), (1, 2)) / 50)
+        self.serve = tf.function(lambda *inputs: function(self, *inputs), input_signature=specs)
+
+
+def mean_scores(module: Module, images: Any) -> Any:
+    return tf.reduce_mean(tf.cast(images, tf.float32), (1, 2)) @ module.weights
+
+
+def image_spec(dtype: Any = tf.float32, *shape: int | None, name: str = "image") -> Any:
+    return tf.TensorSpec(shape or (None, SIZE_PX, SIZE_PX, 3), dtype, name=name)
+
+
+def saved(folder: Path, module: Module, *, signature: str | None = "serving_default") -> Path:
+    signatures = {} if signature is None else {signature: module.serve}
+    tf.saved_model.save(module, str(folder), signatures=signatures)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pixels() -> Any:
+    from PIL import Image
+
+    picture = Image.fromarray(drawn_pixels()).resize((SIZE_PX, SIZE_PX))
+    return np.asarray(picture)
+
+
+@pytest.mark.parametrize("exporter", ["export", "save", "renamed", "bytes"])
+def test_each_exporters_names_and_types_are_read(
+    tmp_path: Path, pixels: Any, exporter: str
+) -> None:
+    network = keras_network(softmax=False)
+    expected = network(pixels[np.newaxis].astype(np.float32), training=False).numpy()[0]
+    if exporter == "export":
+        network.export(str(tmp_path), verbose=False)
+    elif exporter == "save":
+        tf.saved_model.save(network, str(tmp_path))
+    else:
+        kind = tf.uint8 if exporter == "bytes" else tf.float32
+
+        @tf.function(input_signature=[image_spec(kind, name="photograph")])
+        def serve(photograph: Any) -> Any:
+            return {"severity": network(tf.cast(photograph, tf.float32), training=False)}
+
+        network.serve = serve
+        tf.saved_model.save(network, str(tmp_path), signatures={"grade": serve})
+    runtime = TensorFlowRuntime(tmp_path, threads=THREADS)
+    (output,) = runtime.facts.output_shapes
+    assert runtime.facts.output_shapes[output] == (5,)
+    assert runtime.facts.input_size_px == SIZE_PX
+    assert runtime.facts.input_dtype == ("uint8" if exporter == "bytes" else "float32")
+    runtime.bind({"logits": output})
+    assert runtime.predict(pixels).logits == pytest.approx(expected, abs=1e-3)
+
+
+def test_outputs_are_bound_by_name(tmp_path: Path, pixels: Any) -> None:
+    def both(module: Module, images: Any) -> Any:
+        scores = mean_scores(module, images)
+        return {"b_map": tf.cast(images, tf.float32)[:, ::8, ::8], "a_other": -scores, "z": scores}
+
+    folder = saved(tmp_path / "m", Module(both, image_spec()))
+    runtime = TensorFlowRuntime(
+        folder, threads=THREADS, outputs={"logits": "z", "feature_map": "b_map"}
+    )
+    outputs = runtime.predict(pixels, with_features=True)
+    assert outputs.features is not None
+    assert outputs.features.shape == (8, 8, 3)
+    other = TensorFlowRuntime(folder, threads=THREADS, outputs={"logits": "a_other"})
+    assert other.predict(pixels).logits == pytest.approx(-outputs.logits)
+    with pytest.raises(ModelPackageError, match=r"no output 'y'; it has a_other, b_map, z"):
+        TensorFlowRuntime(folder, threads=THREADS, outputs={"logits": "y"})
+
+
+def test_the_only_signature_is_taken_and_several_are_named(tmp_path: Path) -> None:
+    module = Module(lambda m, x: {"logits": mean_scores(m, x)}, image_spec())
+    saved(tmp_path / "one", module, signature="grade")
+    TensorFlowRuntime(tmp_path / "one", threads=THREADS, outputs={"logits": "logits"})
+    tf.saved_model.save(
+        module, str(tmp_path / "two"), signatures={"b": module.serve, "a": module.serve}
+    )
+    with pytest.raises(ModelPackageError, match=r"serving_default.*`signature`.*a, b"):
+        TensorFlowRuntime(tmp_path / "two", threads=THREADS)
+    TensorFlowRuntime(tmp_path / "two", threads=THREADS, signature="b")
+    with pytest.raises(ModelPackageError, match=r"no signature 'c'; it has a, b"):
+        TensorFlowRuntime(tmp_path / "two", threads=THREADS, signature="c")
+    saved(tmp_path / "none", Module(mean_scores, image_spec()), signature=None)
+    with pytest.raises(ModelPackageError, match="has no signature; export it with"):
+        TensorFlowRuntime(tmp_path / "none", threads=THREADS)
+
+
+@pytest.mark.parametrize(
+    ("specs", "sentence"),
+    [
+        ((image_spec(tf.float32, None, 3, 64, 64),), r"float32 \[None, 3, 64, 64\].*channels last"),
+        ((image_spec(tf.float32, None, 64, 32, 3),), r"\[None, 64, 32, 3\]"),
+        ((image_spec(tf.float32, 8, 64, 64, 3),), r"\[8, 64, 64, 3\]"),
+        ((image_spec(tf.float32, None, 64, 64, 1),), r"\[None, 64, 64, 1\]"),
+        ((image_spec(tf.float32, None, 12288),), r"\[None, 12288\]"),
+        ((image_spec(tf.string, None),), r"string \[None\].*pixels"),
+        ((image_spec(tf.int8),), r"int8 \[None, 64, 64, 3\].*pixels"),
+        (
+            (image_spec(name="left"), image_spec(name="right")),
+            r"2 inputs.*left: float32 \[None, 64, 64, 3\]; right",
+        ),
+    ],
+)
+def test_an_input_that_is_no_image_is_described(
+    tmp_path: Path, specs: tuple[Any, ...], sentence: str
+) -> None:
+    module = Module(lambda _m, x, *_: {"y": tf.zeros((tf.shape(x)[0], 5))}, *specs)
+    with pytest.raises(ModelPackageError, match=sentence):
+        TensorFlowRuntime(saved(tmp_path / "m", module), threads=THREADS)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.float64, tf.bfloat16, tf.int32, tf.uint8])
+def test_pixels_are_cast_to_what_the_signature_takes(
+    tmp_path: Path, pixels: Any, dtype: Any
+) -> None:
+    module = Module(lambda m, x: {"logits": mean_scores(m, x)}, image_spec(dtype))
+    runtime = TensorFlowRuntime(
+        saved(tmp_path / "m", module), threads=THREADS, outputs={"logits": "logits"}
+    )
+    expected = pixels.astype(np.float64).mean((0, 1)) @ module.weights.numpy()
+    assert runtime.predict(pixels).logits == pytest.approx(expected, rel=2e-2, abs=2e-2)
+    if dtype.is_integer:
+        with pytest.raises(ModelPackageError, match="cannot be rescaled"):
+            runtime.bind({"logits": "logits"}, encoding=InputEncoding(scale=(1 / 255,)))
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "no variables"])
+def test_a_damaged_model_is_one_sentence(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "m"
+    keras_network().export(str(folder), verbose=False)
+    if damage == "cut":
+        data = (folder / "saved_model.pb").read_bytes()
+        (folder / "saved_model.pb").write_bytes(data[: len(data) // 2])
+    elif damage == "empty":
+        (folder / "saved_model.pb").write_bytes(b"")
+    else:
+        shutil.rmtree(folder / "variables")
+    with pytest.raises(ModelPackageError) as caught:
+        TensorFlowRuntime(folder, threads=THREADS)
+    assert "\n" not in str(caught.value)
+    assert "the SavedModel m" in str(caught.value)
+
+
+def test_both_runtimes_agree_on_the_same_f32_model(tmp_path: Path) -> None:
+    network = keras_network(softmax=False, rescaling=True)
+    network.export(str(tmp_path / "saved"), verbose=False)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "saved"))
+    (tmp_path / "model.tflite").write_bytes(converter.convert())
+    tensorflow = TensorFlowRuntime(tmp_path / "saved", threads=THREADS)
+    litert = LiteRTRuntime(tmp_path / "model.tflite", threads=1)
+    for runtime in (tensorflow, litert):
+        runtime.bind({"logits": next(iter(runtime.facts.output_shapes))})
+    generator = np.random.default_rng(1)
+    for _ in range(20):
+        image = generator.integers(0, 256, (SIZE_PX, SIZE_PX, 3), np.uint8)
+        ours, theirs = (softmax(r.predict(image).logits) for r in (tensorflow, litert))
+        assert np.abs(ours - theirs).max() < 1e-4
+
+
+def test_the_runtimes_agree_on_a_mobilenet_from_photograph_to_answer(tmp_path: Path) -> None:
+    keras = tf.keras
+    keras.utils.set_random_seed(5)
+    backbone = keras.applications.MobileNet(
+        input_shape=(224, 224, 3), alpha=0.25, weights=None, classes=5, classifier_activation=None
+    )
+    inputs = keras.Input((224, 224, 3))
+    network = keras.Model(inputs, backbone(keras.layers.Rescaling(1 / 127.5, -1)(inputs)))
+    network.export(str(tmp_path / "1"), verbose=False)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "1"))
+    (tmp_path / "model.tflite").write_bytes(converter.convert())
+    tensorflow = Predictor.load(
+        tmp_path, threads=THREADS, runtime="tensorflow", plain_input="0..255"
+    )
+    litert = Predictor.load(tmp_path, threads=1, runtime="litert", plain_input="0..255")
+    for seed in (1, 2, 3):
+        photograph = drawn_jpeg(seed, 3)
+        answers = [p.predict(photograph).probabilities for p in (tensorflow, litert)]
+        assert answers[0] is not None
+        assert answers[0] == pytest.approx(answers[1], abs=1e-4)
+
+
+def test_a_saved_model_in_a_package_is_verified_and_served(tmp_path: Path) -> None:
+    keras_network().export(str(tmp_path / "1"), verbose=False)
+    files = {
+        path.relative_to(tmp_path).as_posix(): {
+            "sha256": file_sha256(path),
+            "size_bytes": path.stat().st_size,
+        }
+        for path in (tmp_path / "1").rglob("*")
+        if path.is_file()
+    }
+    document = {
+        "schema_version": 1,
+        "id": "own",
+        "task": "grade5",
+        "input_size_px": SIZE_PX,
+        "labels": list(GRADE_LABELS),
+        "input": {"scale": 1 / 255},
+        "preprocessing": [{"step": "crop_to_fundus"}, {"step": "resize_area"}],
+        "quality_gate": None,
+        "operating_points": [{"name": "p", "threshold": 0.5}],
+        "default_operating_point": "p",
+        "temperature": 1.0,
+        "outputs": {"probabilities": "output_0"},
+        "files": files,
+    }
+    (tmp_path / "model.json").write_text(json.dumps(document), encoding="utf-8")
+    predictor = Predictor.load(tmp_path, threads=THREADS)
+    predictor.warm_up()
+    answer = predictor.predict(drawn_jpeg())
+    assert answer.probabilities is not None
+    assert sum(answer.probabilities) == pytest.approx(1)
+    # The same model without its description: the softmax and the range are found.
+    (tmp_path / "model.json").unlink()
+    plain = Predictor.load(tmp_path, threads=THREADS)
+    assert plain.predict(drawn_jpeg()).probabilities == pytest.approx(
+        answer.probabilities, abs=1e-6
+    )
+    assert "'output_0' holds probabilities" in (plain.spec.notice or "")
+    assert "0..1" in (plain.spec.notice or "")
+
+
+@pytest.mark.parametrize(
+    ("units", "sentence"), [(3, r"answers with 3 values"), (1000, r"answers with 1000 values")]
+)
+def test_a_plain_model_with_other_answers_is_refused(
+    tmp_path: Path, units: int, sentence: str
+) -> None:
+    keras_network(units=units).export(str(tmp_path), verbose=False)
+    with pytest.raises(ModelPackageError, match=sentence):
+        Predictor.load(tmp_path, threads=THREADS)
+
+
+def test_a_plain_model_of_any_size_is_refused(tmp_path: Path) -> None:
+    module = Module(
+        lambda m, x: {"logits": mean_scores(m, x)}, image_spec(tf.float32, None, None, None, 3)
+    )
+    with pytest.raises(ModelPackageError, match="must say input_size_px"):
+        Predictor.load(saved(tmp_path / "m", module), threads=THREADS)
+
+
+def test_many_predictions_keep_their_memory(tmp_path: Path, pixels: Any) -> None:
+    keras_network(softmax=False).export(str(tmp_path), verbose=False)
+    code = f"""
+import os, numpy as np
+from pathlib import Path
+from inference_image.runtimes.tensorflow import TensorFlowRuntime
+from inference_image.serve import resident_mib
+runtime = TensorFlowRuntime(Path({str(tmp_path)!r}), threads=2)
+runtime.bind({{"logits": next(iter(runtime.facts.output_shapes))}})
+pixels = np.zeros(({SIZE_PX}, {SIZE_PX}, 3), np.uint8)
+for _ in range(200): runtime.predict(pixels)
+before = resident_mib()
+for _ in range(2000): runtime.predict(pixels)
+import tensorflow as tf
+print(resident_mib() - before, tf.config.threading.get_intra_op_parallelism_threads())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    grown_mib, intra = ended.stdout.split()
+    assert float(grown_mib) < 20
+    assert intra == "2"
+    assert "Traceback" not in ended.stderr
+
+
+def softmax(logits: Any) -> Any:
+    powers = np.exp(logits - logits.max())
+    return powers / powers.sum()
