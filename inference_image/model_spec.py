@@ -105,8 +105,8 @@ class ModelSpec:
     head_file: str | None
     files: tuple[PackageFile, ...]
     notice: str | None
-    input_encoding: InputEncoding
-    signature: str | None
+    input_encoding: InputEncoding = InputEncoding()
+    signature: str | None = None
     raw: Mapping[str, Any] = field(repr=False)
 
     def operating_point(self, name: str | None = None) -> OperatingPoint:

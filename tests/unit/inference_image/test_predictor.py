@@ -195,7 +195,6 @@ def damage(package: Path, name: str, data: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "fragment"),
     [
-        ("model.json", None, "no model.json, so there is no model package in it"),
         ("model.json", b"{", "is not JSON"),
         ("model.tflite", None, "model.tflite is missing"),
         ("model.tflite", b"short", "has 5 bytes where model.json says"),
@@ -223,8 +222,11 @@ def test_one_flipped_byte_is_found(tmp_path: Path) -> None:
 def test_a_folder_without_a_package_says_what_it_holds(tmp_path: Path) -> None:
     with pytest.raises(ModelPackageError, match="the folder does not exist"):
         Predictor.load(tmp_path / "absent", threads=1)
+    (tmp_path / "model.h5").write_bytes(b"x")
+    with pytest.raises(ModelPackageError, match=r"it holds model\.h5"):
+        Predictor.load(tmp_path, threads=1)
     (tmp_path / "model.tflite").write_bytes(b"TFL3")
-    with pytest.raises(ModelPackageError, match=r"it holds model\.tflite"):
+    with pytest.raises(ModelPackageError, match=r"model\.tflite cannot be loaded by LiteRT"):
         Predictor.load(tmp_path, threads=1)
 
 
