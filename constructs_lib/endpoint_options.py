@@ -87,6 +87,10 @@ class EndpointOptions(TypedDict, total=False):
     - `traffic_shift`: how an update moves requests, watched by the alarms (`TrafficShift`).
       Default: the platform's, at once and unwatched.
     - `scaling`: capacity by load and clinic hours (`Scaling`). Default: fixed.
+    - `role`: your own execution role, which the service must be able to assume. What the endpoint
+      needs is added to it, unless it is imported as one that may not change. Unlike the role
+      that is made here it is the same for the model before and after an update, so that the one
+      before may not be read again while an update runs. Default: a role for each package.
     - `encryption_key`: KMS key of the instances' volumes; on Lambda of the environment. Default:
       the service's own.
     - `vpc`, `vpc_subnets`, `security_groups`: where the container has its network; not on
@@ -107,6 +111,7 @@ class EndpointOptions(TypedDict, total=False):
     probe: ProbeOptions | None
     traffic_shift: TrafficShift | None
     scaling: Scaling | None
+    role: iam.IRole | None
     encryption_key: kms.IKey | None
     vpc: ec2.IVpc | None
     vpc_subnets: ec2.SubnetSelection | None
@@ -129,6 +134,7 @@ class Options:
     probe: ProbeOptions | None = None
     traffic_shift: TrafficShift | None = None
     scaling: Scaling | None = None
+    role: iam.IRole | None = None
     encryption_key: kms.IKey | None = None
     vpc: ec2.IVpc | None = None
     vpc_subnets: ec2.SubnetSelection | None = None

@@ -288,18 +288,18 @@ class LambdaDREndpoint(DREndpoint):
             arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
         )
 
-    def _make_role(self, chosen: Options) -> iam.Role:
+    def _make_role(self, chosen: Options) -> iam.IRole:
         # A role for each package, as on SageMaker: the version before keeps the old one, and may
         # read its model while the new one takes over.
         key = None if self.model is None else self.model.bucket.encryption_key
         readable = [self._model_address, None if key is None else key.key_arn]
-        role = iam.Role(
+        role: iam.IRole = chosen.role or iam.Role(
             self,
             f"Role-{self._name_hash(readable)}",
             assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
             description=f"Execution role of the function {self.endpoint_name}",
         )
-        role.add_to_policy(
+        role.add_to_principal_policy(
             iam.PolicyStatement(
                 sid="WriteLogs",
                 actions=["logs:CreateLogStream", "logs:PutLogEvents"],
@@ -309,7 +309,7 @@ class LambdaDREndpoint(DREndpoint):
         if self.model is not None:
             self.model.grant_read(role)
         if chosen.encryption_key is not None:
-            role.add_to_policy(
+            role.add_to_principal_policy(
                 iam.PolicyStatement(
                     sid="DecryptEnvironment",
                     actions=["kms:Decrypt"],

@@ -265,7 +265,7 @@ class SageMakerEndpoint(DREndpoint):
             ),
         )
 
-    def _make_role(self, stack: cdk.Stack) -> iam.Role:
+    def _make_role(self, stack: cdk.Stack) -> iam.IRole:
         # A role for each package: with one role for all, the new package's policy would take
         # the old one from an endpoint that still serves it, and a container that starts while
         # the update runs would find its model forbidden. The old role goes with the old model.
@@ -279,7 +279,7 @@ class SageMakerEndpoint(DREndpoint):
         options = self._options
         if options.encryption_key is not None:
             readable.append(options.encryption_key.key_arn)
-        role = iam.Role(
+        role: iam.IRole = options.role or iam.Role(
             self,
             f"Role-{self._name_hash(readable)}",
             assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"),
@@ -293,7 +293,7 @@ class SageMakerEndpoint(DREndpoint):
             resource_name=self.log_group_name,
             arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
         )
-        role.add_to_policy(
+        role.add_to_principal_policy(
             iam.PolicyStatement(
                 sid="WriteLogs",
                 actions=["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
@@ -301,7 +301,7 @@ class SageMakerEndpoint(DREndpoint):
                 resources=[log_group_arn, f"{log_group_arn}:log-stream:*"],
             )
         )
-        role.add_to_policy(
+        role.add_to_principal_policy(
             iam.PolicyStatement(
                 sid="PublishMetrics",
                 actions=["cloudwatch:PutMetricData"],
@@ -310,7 +310,7 @@ class SageMakerEndpoint(DREndpoint):
                 conditions={"StringEquals": {"cloudwatch:namespace": list(_PUBLISHED_NAMESPACES)}},
             )
         )
-        role.add_to_policy(
+        role.add_to_principal_policy(
             iam.PolicyStatement(
                 sid="ReadRollbackAlarms",
                 actions=["cloudwatch:DescribeAlarms"],
@@ -459,17 +459,17 @@ def _capacity(shift: TrafficShift) -> sagemaker.CfnEndpoint.CapacitySizeProperty
     )
 
 
-def _grant_volume_key(role: iam.Role, key_arn: str) -> None:
+def _grant_volume_key(role: iam.IRole, key_arn: str) -> None:
     # SageMaker makes a grant for the volumes on behalf of the execution role; which permissions
     # that takes is the key's page "Using key policies": none of them is more than a volume needs.
-    role.add_to_policy(
+    role.add_to_principal_policy(
         iam.PolicyStatement(
             sid="UseVolumeKey",
             actions=["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext"],
             resources=[key_arn],
         )
     )
-    role.add_to_policy(
+    role.add_to_principal_policy(
         iam.PolicyStatement(
             sid="GrantVolumeKey",
             actions=["kms:CreateGrant"],
@@ -480,7 +480,7 @@ def _grant_volume_key(role: iam.Role, key_arn: str) -> None:
 
 
 def _grant_network(
-    role: iam.Role,
+    role: iam.IRole,
     stack: cdk.Stack,
     subnet_ids: Sequence[str],
     groups: Sequence[ec2.ISecurityGroup],
@@ -488,7 +488,7 @@ def _grant_network(
     def arn(resource: str, name: str) -> str:
         return stack.format_arn(service="ec2", resource=resource, resource_name=name)
 
-    role.add_to_policy(
+    role.add_to_principal_policy(
         iam.PolicyStatement(
             sid="MakeNetworkInterfaces",
             actions=[
@@ -505,7 +505,7 @@ def _grant_network(
             ],
         )
     )
-    role.add_to_policy(
+    role.add_to_principal_policy(
         iam.PolicyStatement(
             sid="DescribeNetwork",
             actions=[
