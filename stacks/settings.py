@@ -68,7 +68,7 @@ class Settings:
 
         Raises:
             ValueError: a context value that is not one of the known ones, or a name that
-                nothing reads.
+                is nearly one.
         """
         _refuse_unknown(
             app,
@@ -119,8 +119,8 @@ class Settings:
 def _refuse_unknown(app: cdk.App, known: list[str]) -> None:
     """A misspelt name would be ignored, and the whole matrix deployed in place of one row.
 
-    Only what looks like ours is judged: feature flags begin with "@", and what the command line
-    looks up holds a colon.
+    Only what looks like ours is judged: feature flags begin with "@", what the command line looks
+    up holds a colon, and what is far from every name of ours may be somebody's own.
     """
     for name in app.node.get_all_context():
         if name in known or not name.replace("-", "").replace("_", "").isalnum():
@@ -131,8 +131,8 @@ def _refuse_unknown(app: cdk.App, known: list[str]) -> None:
                 "or of AWS_REGION and the keys in the environment"
             )
         near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1)
-        hint = f"near it: {near[0]}" if near else f"known: {', '.join(known)}"
-        raise ValueError(f"context {name} is not known ({hint})")
+        if near:
+            raise ValueError(f"context {name} is not known (near it: {near[0]})")
 
 
 def _ttl_hours(app: cdk.App) -> int | None:

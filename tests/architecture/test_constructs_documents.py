@@ -9,7 +9,9 @@ from typing import Any
 import aws_cdk as cdk
 import pytest
 
-from constructs_lib import ServerlessDREndpoint, ValidationError
+from constructs_lib import ServerlessDREndpoint, ValidationError, limits
+from constructs_lib.probe_function.handler import GOLDEN
+from dr_experiments.pricing import PriceTable
 from stacks.matrix import MATRIX
 from stacks.settings import Settings
 from tests.constructs_fixtures import an_artifact, an_image, make_package, new_app
@@ -67,6 +69,65 @@ def test_the_example_synthesizes(
     template = (output / "Clinic.template.json").read_text()
     shutil.rmtree(output)
     assert "AWS::SageMaker::Endpoint" in template
+
+
+def test_the_example_of_an_operated_endpoint_synthesizes(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (repository / "docs" / "endpoints.md").read_text()
+    make_package(tmp_path / "models", "mine")
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/endpoints.md", "exec"), names)  # noqa: S102 (the page's own example)
+    output = Path(names["app"].outdir)
+    template = (output / "Clinic.template.json").read_text()
+    shutil.rmtree(output)
+    for kind in ("SageMaker::Endpoint", "Lambda::Url", "Dashboard", "ScalingPolicy", "Alarm"):
+        assert kind in template
+
+
+def test_the_cost_of_a_probe_is_what_its_arithmetic_gives(repository: Path) -> None:
+    text = (repository / "docs" / "endpoints.md").read_text()
+    rows = [
+        line.split("|")[1:4] for line in text.splitlines() if re.match(r"\| .* \d\.\d\d \|$", line)
+    ]
+    assert len(rows) == 4
+    prices = PriceTable.load()
+    compute = prices.find("serverless-compute", region="us-east-1", sku="2048").usd
+    data_in = prices.find("data-in", region="us-east-1").usd
+    requests = 730 * 60
+    size = GOLDEN.stat().st_size
+    expected = [
+        requests * float(compute) * 0.1,
+        requests * size / 1e9 * float(data_in),
+        requests * (0.25 * 0.3 * 0.0000166667 + 0.0000002),
+        0.30,
+    ]
+    assert [f"{usd:.2f}" for usd in expected] == [row[2].strip() for row in rows]
+    assert f"{size:,} B" in text
+    assert f"{requests:,}" in text
+
+
+def test_what_each_kind_can_do_is_what_the_limits_say(repository: Path) -> None:
+    text = (repository / "docs" / "endpoints.md").read_text()
+    cells = {
+        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:5]]
+        for line in text.splitlines()
+        if line.startswith("| ") and line.count("|") == 5
+    }
+    mib = 1024 * 1024
+    assert cells["largest photograph"] == [
+        f"{limits.SERVERLESS_PAYLOAD_BYTES // mib} MiB",
+        f"{limits.REALTIME_PAYLOAD_BYTES // mib} MiB",
+        "about 4.47 MiB",
+    ]
+    fewest = [cell.split()[0] for cell in cells["fewest at any hour"]]
+    assert fewest == [
+        str(limits.SERVERLESS_MIN_PROVISIONED),
+        str(limits.REALTIME_MIN_CAPACITY),
+        str(limits.LAMBDA_MIN_PROVISIONED),
+    ]
 
 
 def test_the_refusal_is_the_one_that_is_shown(page: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dr_local.cdk_cli import bootstrap, deploy, destroy
+from dr_local.cdk_cli import bootstrap, context_arguments, deploy, destroy, run_cdk
+from dr_local.errors import LocalAwsError
 from dr_local.lifecycle import LocalAws, running
 from dr_local.publish import push_package
 from tests.constructs_fixtures import make_context, make_package
@@ -35,8 +36,16 @@ endpoint = ServerlessDREndpoint(
         stack, "Images", source="source-digest", directory=Path("service")
     ).image(architecture="amd64"),
     memory_mib=int(app.node.get_context("memory")),
+    environment={"DR_LOG_LEVEL": app.node.get_context("log-level")},
     endpoint_name="dr-clinic",
 )
+if owner := app.node.try_get_context("owner"):
+    cdk.Tags.of(app).add("owner", owner)
+if app.node.try_get_context("broken"):
+    # What no rule here lets through, and SageMaker refuses.
+    endpoint.cfn_endpoint_config.add_property_override(
+        "ProductionVariants.0.InstanceType", "ml.nothing.large"
+    )
 cdk.CfnOutput(stack, "Bucket", value=bucket.bucket.bucket_name)
 app.synth()
 """
@@ -111,44 +120,85 @@ def empty(local: LocalAws, bucket: str) -> None:
         s3.delete_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])
 
 
+def difference(local: LocalAws, context: dict[str, str], app_dir: Path) -> str:
+    """What `cdk diff` says, which fails where there is a difference."""
+    arguments = ["diff", STACK, "--method=template", "--fail", *context_arguments(context)]
+    return run_cdk(local, arguments, name="diff", app_dir=app_dir).log_file.read_text()
+
+
+# Eleven runs of the command line, half a minute of work on a quiet machine.
+@pytest.mark.timeout(400)
 def test_an_endpoint_is_updated_in_place_and_destroyed_whole(
     app_dir: Path, local: LocalAws
 ) -> None:
-    first = deploy(local, [STACK], context={"memory": "2048"}, app_dir=app_dir)
-    bucket = first.outputs[STACK]["Bucket"]
-    before = hosted(local)
+    context = {"memory": "2048", "log-level": "info"}
+    configs: list[str] = []
+
+    def deployed(**change: str) -> dict[str, Any]:
+        """What is hosted after a deployment with a change; there is one of each of it."""
+        context.update(change)
+        result = deploy(local, [STACK], context=context, app_dir=app_dir)
+        now = hosted(local)
+        assert (now["configs"], now["models"]) == (1, 1)
+        assert now["endpoint"]["EndpointStatus"] == "InService"
+        configs.append(now["endpoint"]["EndpointConfigName"])
+        return {**now, "bucket": result.outputs[STACK]["Bucket"]}
+
+    before = deployed()
+    bucket = before["bucket"]
     key = push_package(app_dir / "package" / "demo", bucket=bucket, client=local.client("s3"))
     container = before["model"]["PrimaryContainer"]
     assert container["ModelDataUrl"] == f"s3://{bucket}/{key}"
     assert container["Environment"] == {
+        "DR_LOG_LEVEL": "info",
         "DR_SERVING_MODE": "serverless",
         "MODEL_SERVER_WORKERS": "1",
     }
     assert before["variant"]["ServerlessConfig"] == {"MemorySizeInMB": 2048, "MaxConcurrency": 5}
+    assert "There were no differences" in difference(local, context, app_dir)
 
-    deploy(local, [STACK], context={"memory": "3072"}, app_dir=app_dir)
-    resized = hosted(local)
+    resized = deployed(memory="3072")
     assert resized["variant"]["ServerlessConfig"]["MemorySizeInMB"] == 3072
-    assert resized["endpoint"]["EndpointConfigName"] != before["endpoint"]["EndpointConfigName"]
-    assert resized["endpoint"]["EndpointArn"] == before["endpoint"]["EndpointArn"]
-    assert resized["endpoint"]["CreationTime"] == before["endpoint"]["CreationTime"]
     assert resized["variant"]["ModelName"] == before["variant"]["ModelName"]
-    assert (resized["configs"], resized["models"]) == (1, 1)
+
+    chatty = deployed(**{"log-level": "debug"})
+    assert chatty["model"]["PrimaryContainer"]["Environment"]["DR_LOG_LEVEL"] == "debug"
+    assert chatty["variant"]["ModelName"] != resized["variant"]["ModelName"]
+
+    (app_dir / "service" / "serve.py").write_text("print('another service')\n")
+    rebuilt = deployed()
+    assert rebuilt["model"]["PrimaryContainer"]["Image"] != container["Image"]
 
     make_package(app_dir / "package", "demo", content=b"a better model")
-    deploy(local, [STACK], context={"memory": "3072"}, app_dir=app_dir)
-    retrained = hosted(local)
-    assert retrained["variant"]["ModelName"] != before["variant"]["ModelName"]
+    retrained = deployed()
     new_key = push_package(app_dir / "package" / "demo", bucket=bucket, client=local.client("s3"))
     assert new_key != key
     assert retrained["model"]["PrimaryContainer"]["ModelDataUrl"] == f"s3://{bucket}/{new_key}"
-    assert retrained["endpoint"]["EndpointArn"] == before["endpoint"]["EndpointArn"]
     assert retrained["model"]["ExecutionRoleArn"] != before["model"]["ExecutionRoleArn"]
-    assert (retrained["configs"], retrained["models"]) == (1, 1)
+
+    # A new configuration each time, and the same endpoint all along.
+    assert len(set(configs)) == len(configs) == 5
+    for name in ("EndpointArn", "EndpointName", "CreationTime"):
+        assert retrained["endpoint"][name] == before["endpoint"][name]
+
+    tagged = deployed(owner="ana")
+    assert tagged["endpoint"]["EndpointConfigName"] == retrained["endpoint"]["EndpointConfigName"]
+    tags = local.client("sagemaker").list_tags(ResourceArn=tagged["endpoint"]["EndpointArn"])
+    assert {"Key": "owner", "Value": "ana"} in tags["Tags"]
+
+    # An update that fails is said to have failed, and the endpoint serves as it did.
+    with pytest.raises(LocalAwsError, match=r"cdk deploy .*failed") as caught:
+        deploy(local, [STACK], context={**context, "broken": "true"}, app_dir=app_dir)
+    assert "ml.nothing.large" in Path(local.logs_dir / f"cdk-deploy-{STACK}.log").read_text(), str(
+        caught.value
+    )
+    kept = local.client("sagemaker").describe_endpoint(EndpointName=ENDPOINT)
+    assert kept["EndpointConfigName"] == tagged["endpoint"]["EndpointConfigName"]
+    assert kept["EndpointStatus"] == "InService"
 
     # Where nothing runs the function that empties a bucket, its owner does.
     empty(local, bucket)
-    destroy(local, [STACK], context={"memory": "3072"}, app_dir=app_dir)
+    destroy(local, [STACK], context=context, app_dir=app_dir)
     assert leftovers(local) == {
         "endpoints": [],
         "configs": [],

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from constructs_lib.probe_function.handler import GOLDEN, ProbeError, probe
 from dr_local.cdk_cli import bootstrap, context_arguments, deploy, destroy, run_cdk
 from dr_local.errors import LocalAwsError
 from dr_local.lifecycle import LocalAws, running
@@ -90,6 +91,13 @@ def test_deploy_grade_replace_the_model_and_grade_again(
     assert headers["x-dr-local-cold-start"] == "false"
     assert warm["predictions"] == cold["predictions"]
     assert warm["container"]["start_id"] == cold["container"]["start_id"]
+
+    # The golden-image probe, as its function would run it.
+    asked = {"DR_PROBE_SAGEMAKER": ENDPOINT, "DR_PROBE_SHA256": first.sha256}
+    golden = GOLDEN.read_bytes()
+    assert probe(asked, client=local.client, photograph=golden)["outcome"] == "ok"
+    with pytest.raises(ProbeError, match=f"the model {first.sha256} answered"):
+        probe({**asked, "DR_PROBE_SHA256": "ab" * 32}, client=local.client, photograph=golden)
 
     sagemaker = local.client("sagemaker")
     untagged = sagemaker.describe_endpoint(EndpointName=ENDPOINT)

@@ -23,7 +23,6 @@ def settings_of(environ: dict[str, str] | None = None, **context: object) -> Set
         ({"docker-outputs": "docker"}, "context docker-outputs must name an exporter, .*'docker'"),
         ({"model": "mobilenet"}, r"context model is not known \(near it: models\)"),
         ({"docker_outputs": "type=docker"}, "near it: docker-outputs"),
-        ({"colour": "red"}, r"context colour is not known \(known: stage, models, modes"),
         ({"region": "eu-west-1"}, "context region is not read: account and region are those of"),
         ({"docker-outputs": ["type=docker", "out"]}, "must name an exporter, .*; got 'out'"),
     ],
@@ -98,7 +97,8 @@ def test_account_and_region_are_those_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["@aws-cdk/core:anything", "aws:cdk:enable-path-metadata", "vpc-provider:account=1"]
+    "name",
+    ["@aws-cdk/core:anything", "aws:cdk:enable-path-metadata", "vpc-provider:account=1", "owner"],
 )
-def test_what_the_cdk_itself_keeps_in_the_context_is_left_alone(name: str) -> None:
+def test_what_is_not_ours_in_the_context_is_left_alone(name: str) -> None:
     assert settings_of(**{name: True}) == settings_of()
