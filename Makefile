@@ -11,7 +11,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # Node 24 of the environment comes first on PATH; nothing is looked up or reported online.
-export PATH := $(CURDIR)/$(BIN):$(CURDIR)/node_modules/.bin:$(PATH)
+export PATH := $(CURDIR)/$(BIN):$(CURDIR)/node_modules/.bin:$(PATH):$(CURDIR)/.nginx/bin
 export CDK_DISABLE_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -53,7 +53,12 @@ image: setup .image-tools/.stamp ## Build the image (ARCH=arm64 RUNTIME=tensorfl
 		--runtime "$(or $(RUNTIME),litert)" --base-image "$(BASE_IMAGE)" \
 		--build-image "$(BUILD_IMAGE)" --tag "$(TAG)" --engine "$(or $(ENGINE),running)"
 
-test: check lambda-emulator ## All static checks and the test suite (no Docker, no AWS account)
+# The full layout of the service has nginx in front.
+.PHONY: nginx
+nginx: setup
+	@$(BIN)/python tools/fetch_nginx.py
+
+test: check lambda-emulator nginx ## All static checks and the test suite (no Docker, no AWS account)
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10
 
 test-slow: setup-training ## What needs another framework, a Docker engine or a browser

@@ -31,12 +31,14 @@ from typing import TYPE_CHECKING, Any, Final
 from inference_image.contract import (
     ENV_BIND_HOST,
     ENV_BIND_TO_PORT,
+    LAYOUT_FULL,
     MEDIA_PROBLEM,
     PROBLEM_TITLES,
 )
 from inference_image.log import JsonLog
 from inference_image.metrics import Metrics
 from inference_image.settings import Settings, SettingsError
+from inference_image.sizing import fitting_workers
 
 if TYPE_CHECKING:
     import uvicorn
@@ -63,6 +65,7 @@ _TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
 # From connecting to the end of a request's header.
 _HEADER_WITHIN_S: Final = 30.0
 _MOST_HEADER_BYTES: Final = 65_536
+_HEARTBEAT_S: Final = 1.0
 # Workers that stop serve what has connected already; later callers are told to come back.
 _ACCEPT_WITHIN_S: Final = 2.0
 
@@ -126,13 +129,91 @@ def main(arguments: Sequence[str] | None = None) -> int:
     board = Board(settings.workers)
     metrics = Metrics(settings.workers)
 
-    def work(slot: int) -> int:
-        return _run_worker(settings, listener, log, start_id, started_s, board, metrics, slot)
+    def work(
+        slot: int,
+        sockets: socket.socket = listener,
+        heartbeat: Callable[[], None] | None = None,
+    ) -> int:
+        return _run_worker(
+            settings, sockets, log, start_id, started_s, board, metrics, slot, heartbeat
+        )
 
+    def planned() -> int:
+        return _planned_workers(settings, board, log)
+
+    supervisor = _Supervisor(listener=listener, board=board, work=work, planned=planned, log=log)
     with contextlib.closing(listener):
+        if settings.layout == LAYOUT_FULL:
+            return _run_full_layout(settings, listener, log, board, work, planned, supervisor)
         if settings.workers == 1:
             return work(0)
-        return _Supervisor(listener=listener, board=board, work=work, log=log).run()
+        return supervisor.run()
+
+
+def _planned_workers(settings: Settings, board: "Board", log: JsonLog) -> int:
+    """How many workers should run now: one until its memory is known, then as many as fit."""
+    if not settings.workers_fit or settings.workers == 1:
+        return settings.workers
+    if board.planned:
+        return board.planned
+    worker_bytes = board.resident_bytes()
+    if not worker_bytes:
+        return 1
+    board.planned = fitting_workers(
+        settings.memory_bytes,
+        worker_bytes=worker_bytes,
+        pixels=settings.max_image_pixels,
+        wanted=settings.workers,
+    )
+    log.info(
+        "workers_fit",
+        workers=board.planned,
+        wanted=settings.workers,
+        worker_mib=round(worker_bytes / 2**20, 1),
+        memory_mib=round(settings.memory_bytes / 2**20),
+    )
+    return board.planned
+
+
+def _run_full_layout(
+    settings: Settings,
+    listener: socket.socket,
+    log: JsonLog,
+    board: "Board",
+    work: Callable[[int, socket.socket, Callable[[], None]], int],
+    planned: Callable[[], int],
+    supervisor: "_Supervisor",
+) -> int:
+    """nginx and gunicorn, imported only where they are asked for."""
+    from inference_image.full_layout import FullLayout, LayoutError
+
+    def run_workers(unix_socket: Path, timeout_s: int) -> int:
+        from inference_image.gunicorn_workers import run_gunicorn
+
+        return run_gunicorn(
+            unix_socket=unix_socket,
+            timeout_s=timeout_s,
+            slots=settings.workers,
+            planned=planned,
+            work=lambda slot, inherited, beat: work(
+                slot, _Listener(fileno=inherited.detach()), beat
+            ),
+            on_death=lambda slot: board.set_ready(slot, False),
+            log=log,
+        )
+
+    layout = FullLayout(
+        settings=settings,
+        listener=listener,
+        any_ready=board.any_ready,
+        run_workers=run_workers,
+        turn_away=supervisor.turn_away_the_rest,
+        log=log,
+    )
+    try:
+        return layout.run()
+    except LayoutError as error:
+        return _fail(EXIT_SETTINGS, str(error))
 
 
 class Board:
@@ -144,8 +225,11 @@ class Board:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        # How many of them run, where that depends on the memory; 0 until it is known.
+        self.planned = 0
         self._failure = (_COUNTER_BYTES + 1) * workers
-        self._memory = mmap.mmap(-1, self._failure + 1)
+        self._resident = self._failure + 1
+        self._memory = mmap.mmap(-1, self._resident + _COUNTER_BYTES)
 
     def counted(self, slot: int) -> int:
         """Add one to a slot's count; the sum of all slots before."""
@@ -156,6 +240,14 @@ class Board:
     def set_ready(self, slot: int, ready: bool) -> None:
         """Note whether the worker of a slot can predict."""
         self._memory[self.workers * _COUNTER_BYTES + slot] = int(ready)
+
+    def note_resident(self, size_bytes: int) -> None:
+        """Memory of a worker that has predicted once; the last one to say it is right."""
+        struct.pack_into("<Q", self._memory, self._resident, size_bytes)
+
+    def resident_bytes(self) -> int:
+        """Memory of a worker, 0 until one is ready."""
+        return int(struct.unpack_from("<Q", self._memory, self._resident)[0])
 
     def any_ready(self) -> bool:
         """Whether some worker can predict."""
@@ -216,6 +308,7 @@ def _run_worker(
     board: Board,
     metrics: Metrics,
     slot: int,
+    heartbeat: Callable[[], None] | None = None,
 ) -> int:
     """Import the service, serve until told to stop, return the exit code."""
     # The engine brings its own threads; those of NumPy's matrix library would only add to
@@ -235,8 +328,10 @@ def _run_worker(
         server.should_exit = True
 
     def on_ready(phases: dict[str, float]) -> None:
+        resident = resident_mib()
+        board.note_resident(int((resident or 0) * 2**20))
         board.set_ready(slot, True)
-        log.info("ready", imports_ms=imports_ms, **phases, resident_mib=resident_mib())
+        log.info("ready", imports_ms=imports_ms, **phases, resident_mib=resident)
 
     app = create_app(
         settings,
@@ -247,8 +342,8 @@ def _run_worker(
         on_ready=on_ready,
         on_failure=on_failure,
         # With peers on the same socket a request must never meet a worker that still loads;
-        # while none is ready, the supervisor answers.
-        listen_while_loading=settings.workers == 1,
+        # while none is ready, the supervisor or nginx answers.
+        listen_while_loading=settings.workers == 1 and heartbeat is None,
         metrics=metrics,
         slot=slot,
     )
@@ -269,7 +364,7 @@ def _run_worker(
         # socket the first to wake would take them all.
         backlog=1 if settings.workers > 1 else _BACKLOG,
     )
-    server = _server_class()(config)
+    server = _server_class(heartbeat)(config)
     server.run(sockets=[listener])
     log.close()
     if not failures:
@@ -291,16 +386,28 @@ def _log_server(log: JsonLog) -> None:
     server_log.addHandler(Handler())
 
 
-def _server_class() -> "type[uvicorn.Server]":
+def _server_class(heartbeat: Callable[[], None] | None = None) -> "type[uvicorn.Server]":
+    import asyncio
+
     import uvicorn
 
     class Server(uvicorn.Server):
         """Stops with exit code 0: uvicorn's own raises the signal again when it is done."""
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            if heartbeat is not None:
+                # Also while the model loads, which may take longer than the manager waits.
+                self._beating = asyncio.create_task(self._beat(heartbeat))
+            await super().startup(sockets)
+
+        @staticmethod
+        async def _beat(heartbeat: Callable[[], None]) -> None:
+            while True:
+                heartbeat()
+                await asyncio.sleep(_HEARTBEAT_S)
+
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             """Serve what waits in the kernel's queue: closing the listener would reset it."""
-            import asyncio
-
             give_up = time.monotonic() + _ACCEPT_WITHIN_S
             while time.monotonic() < give_up and any(select.select(sockets or [], [], [], 0)):
                 await asyncio.sleep(0)
@@ -474,10 +581,13 @@ class _Supervisor:
         board: Board,
         work: Callable[[int], int],
         log: JsonLog,
+        planned: Callable[[], int] | None = None,
     ) -> None:
         self._listener = listener
         self._board = board
         self._work = work
+        self._planned = planned or (lambda: board.workers)
+        self._started = 0
         self._log = log
         self._running: dict[int, int] = {}  # pid -> slot
         self._deaths: list[float] = []
@@ -493,8 +603,7 @@ class _Supervisor:
         self._listener.setblocking(False)
         # The read end tells a worker that this process is gone, however it went.
         self._lifeline = os.pipe()
-        for slot in range(self._board.workers):
-            self._start(slot)
+        self._start_planned()
         code = EXIT_STOPPED
         while self._running:
             pid, status = self._wait()
@@ -515,7 +624,7 @@ class _Supervisor:
             else:
                 self._log.error("worker_died", slot=slot, exit_code=ended)
                 self._start(slot)
-        self._turn_away_the_rest()
+        self.turn_away_the_rest()
         return code
 
     def _wait(self) -> tuple[int, int]:
@@ -527,14 +636,21 @@ class _Supervisor:
             readable, _, _ = select.select([self._listener], [], [], _POLL_S)
             if readable and self._nobody_accepts():
                 self._turn_away()
+        self._start_planned()
         return os.wait()
+
+    def _start_planned(self) -> None:
+        while not self._stopping and self._started < self._planned():
+            self._started += 1
+            self._start(self._started - 1)
 
     def _nobody_accepts(self) -> bool:
         if self._stopping:
             return time.monotonic() > self._stopped_s + _ACCEPT_WITHIN_S
         return not self._board.any_ready()
 
-    def _turn_away_the_rest(self) -> None:
+    def turn_away_the_rest(self) -> None:
+        """Tell whoever still waits in the kernel's queue to come back."""
         give_up = time.monotonic() + _TURN_AWAY_S
         while time.monotonic() < give_up and select.select([self._listener], [], [], 0)[0]:
             self._turn_away()

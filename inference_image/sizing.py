@@ -42,6 +42,17 @@ def default_workers(cpus: float, *, one_request_at_a_time: bool) -> int:
     return 1 if one_request_at_a_time else max(1, int(cpus))
 
 
+def fitting_workers(memory_bytes: float, *, worker_bytes: int, pixels: int, wanted: int) -> int:
+    """As many of the wanted workers as fit in the memory, at least one.
+
+    Each needs what the first one was measured to hold, and room for the largest picture.
+    """
+    each = worker_bytes + pixels * _BYTES_PER_PIXEL
+    if math.isinf(memory_bytes) or each <= 0:
+        return wanted
+    return max(1, min(wanted, math.floor(memory_bytes / each)))
+
+
 def default_threads(cpus: float, workers: int) -> int:
     """Engine threads of one worker, so that all workers together fill the CPUs once."""
     return max(1, round(cpus / workers))

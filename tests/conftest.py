@@ -19,7 +19,14 @@ _MARKERS = (
 )
 
 # Node 24 and npm lie beside the interpreter; a Node of the system may be too old for the CDK.
-os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+# An nginx that `make nginx` had to fetch comes last.
+os.environ["PATH"] = os.pathsep.join(
+    [
+        str(Path(sys.executable).parent),
+        os.environ.get("PATH", ""),
+        str(REPOSITORY / ".nginx" / "bin"),
+    ]
+)
 
 # The CDK validates every synth with a WASM validator that takes 9-18 s at its first use;
 # one test of the full matrix turns it on again.

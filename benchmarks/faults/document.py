@@ -15,7 +15,9 @@ from typing import Any, Final
 import jsonschema
 
 # What HTTP itself adds to any answer.
-_OF_HTTP: Final = frozenset({"content-length", "content-type", "date", "transfer-encoding"})
+_OF_HTTP: Final = frozenset(
+    {"connection", "content-length", "content-type", "date", "server", "transfer-encoding"}
+)
 _NO_PATH, _NO_METHOD = "NotFound", "MethodNotAllowed"
 
 

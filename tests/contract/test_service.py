@@ -1,4 +1,4 @@
-"""The container contract, over the application, a real `serve` process and Lambda events."""
+"""The container contract, over the application, real `serve` processes of both layouts, Lambda."""
 
 import json
 import math
@@ -36,7 +36,7 @@ from tests.service_harness import (
 SMALL_LIMITS = {"DR_MAX_IMAGE_BYTES": "2000000", "DR_MAX_IMAGE_PIXELS": "16000000"}
 
 
-@pytest.fixture(scope="module", params=["application", "process", "lambda"])
+@pytest.fixture(scope="module", params=["application", "process", "full", "lambda"])
 def service(request: pytest.FixtureRequest) -> Iterator[Any]:
     environment = {"DR_MODEL_DIR": str(TINY_MODEL), **SMALL_LIMITS}
     transport: Any
@@ -45,7 +45,8 @@ def service(request: pytest.FixtureRequest) -> Iterator[Any]:
     elif request.param == "lambda":
         transport = InLambda(environment=SMALL_LIMITS)
     else:
-        transport = Served(TINY_MODEL, environment=SMALL_LIMITS)
+        layout = {"DR_LAYOUT": "full" if request.param == "full" else "lean"}
+        transport = Served(TINY_MODEL, environment={**SMALL_LIMITS, **layout})
     with running(transport) as ready:
         yield Described(ready)
 

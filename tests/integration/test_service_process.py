@@ -102,7 +102,7 @@ def test_sigterm_while_it_starts_is_a_quick_and_quiet_end() -> None:
 @pytest.mark.parametrize(
     ("workers", "breakage", "fragment"),
     [
-        ("1", "absent", "no model.json, so there is no model package in it"),
+        ("1", "absent", "holds no model.json, .tflite file or SavedModel"),
         ("1", "truncated", "the package is damaged"),
         ("2", "truncated", "the package is damaged"),
     ],

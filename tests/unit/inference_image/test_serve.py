@@ -94,7 +94,7 @@ def test_at_the_end_whoever_still_waits_is_told() -> None:
         for caller in callers:
             caller.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
             caller.shutdown(socket.SHUT_WR)
-        supervisor(listener)._turn_away_the_rest()
+        supervisor(listener).turn_away_the_rest()
         for caller in callers:
             with closing(caller):
                 assert caller.recv(1000).startswith(b"HTTP/1.1 503 ")

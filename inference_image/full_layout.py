@@ -1,0 +1,396 @@
+"""The full layout: nginx takes the requests, gunicorn keeps the uvicorn workers.
+
+    DR_LAYOUT=full python -m inference_image.serve
+
+One process of ours, the first of the container, holds the listening socket and starts nginx and
+gunicorn; if either ends, it ends the other and itself, non-zero. On SIGTERM nginx finishes what it
+has accepted (QUIT; its own answer to SIGTERM is to drop everything), then gunicorn's workers
+stop. All that is written lies in one folder of its own below /tmp.
+
+Until a worker is ready, and whenever none is, nginx itself answers 503: it looks for the file
+`ready` in that folder.
+"""
+
+import contextlib
+import ctypes
+import importlib.util
+import json
+import math
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Final, Protocol
+
+from inference_image.contract import (
+    ENV_LAYOUT,
+    LAYOUT_FULL,
+    MEDIA_PROBLEM,
+    PROBLEM_TITLES,
+)
+from inference_image.log import JsonLog
+from inference_image.settings import Settings
+
+# nginx closes a connection to a worker before the worker does (`serve` keeps it 75 s), and a
+# caller's after the platform's proxy would: nobody sends into a connection that is closing.
+UPSTREAM_KEEP_ALIVE_S: Final = 60
+CALLER_KEEP_ALIVE_S: Final = 75
+# The platform gives up at 60 s; nothing between it and the service may be shorter.
+_LEAST_TIMEOUT_S: Final = 60
+_TIMEOUT_MARGIN_S: Final = 5
+# What the platform sends at most to a synchronous endpoint or in a batch (read 2026-11-28); the
+# service's own limit, which is lower, then answers with its own words.
+_LEAST_BODY_BYTES: Final = 100 * 1024 * 1024
+_BODY_FACTOR: Final = 4
+_CONNECTIONS: Final = 4096
+_DRAIN_S: Final = 25.0
+_KILL_AFTER_S: Final = 28.0
+_POLL_S: Final = 0.05
+_PR_SET_PDEATHSIG: Final = 1
+_NGINX_LINE: Final = re.compile(r"^(?:\d{4}/[\d/]+ [\d:]+ )?(?:\[(\w+)\] )?(?:\d+#\d+: )?(.*)$")
+
+
+class LayoutError(RuntimeError):
+    """The full layout cannot start here; one sentence."""
+
+
+class Workers(Protocol):
+    """What this module needs of the gunicorn side: see `gunicorn_workers`."""
+
+    def __call__(self, unix_socket: Path, timeout_s: int) -> int:
+        """Run gunicorn until it is told to stop; returns the exit code."""
+        ...
+
+
+def find_nginx() -> str:
+    """The nginx program.
+
+    Raises:
+        LayoutError: it or gunicorn is not installed; the sentence says what is missing.
+    """
+    # Ordinary users on Debian do not have /usr/sbin on their PATH.
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    program = shutil.which("nginx", path=path)
+    missing = [] if program else ["nginx (a program)"]
+    if importlib.util.find_spec("gunicorn") is None:
+        missing.append("gunicorn (a Python package)")
+    if program is None or missing:
+        raise LayoutError(
+            f"{ENV_LAYOUT}={LAYOUT_FULL} needs {' and '.join(missing)}, which is not installed; "
+            f"install it or set {ENV_LAYOUT}=lean"
+        )
+    return program
+
+
+def timeout_s(settings: Settings) -> int:
+    """Seconds that nginx and gunicorn wait: longer than the service's own time limit."""
+    return max(_LEAST_TIMEOUT_S, math.ceil(settings.timeout_s) + _TIMEOUT_MARGIN_S)
+
+
+def nginx_configuration(
+    settings: Settings, *, address: tuple[Any, ...], folder: Path, as_root: bool
+) -> str:
+    """The text of `nginx.conf`.
+
+    Args:
+        settings: limits.
+        address: of the listening socket, which nginx inherits.
+        folder: where everything is written.
+        as_root: the processes stay root where they begin as root: the folder is closed to
+            others, and changing the user needs a right that a container may lack.
+    """
+    host, port = address[:2]
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    body_bytes = max(_LEAST_BODY_BYTES, _BODY_FACTOR * (settings.max_image_bytes * 4 // 3 + 65_536))
+    connections = min(_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    wait_s = timeout_s(settings)
+    return f"""\
+{"user root;" if as_root else ""}
+daemon off;
+worker_processes 1;
+worker_shutdown_timeout {_DRAIN_S:.0f}s;
+pid {folder}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections {connections}; }}
+http {{
+    access_log off;
+    server_tokens off;
+    default_type application/octet-stream;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    client_max_body_size {body_bytes};
+    client_header_timeout 30s;
+    client_body_timeout {wait_s}s;
+    send_timeout {wait_s}s;
+    large_client_header_buffers 4 64k;
+    keepalive_timeout {CALLER_KEEP_ALIVE_S}s;
+    keepalive_requests 1000000;
+    upstream workers {{
+        server unix:{folder}/workers.sock max_fails=0;
+        keepalive 64;
+        keepalive_timeout {UPSTREAM_KEEP_ALIVE_S}s;
+        keepalive_requests 1000000;
+    }}
+    server {{
+        listen {where} backlog=2048;
+        if (!-f {folder}/ready) {{ return 503; }}
+        error_page 503 @loading;
+        error_page 502 504 @lost;
+        error_page 413 @too_large;
+        error_page 400 405 414 494 @malformed;
+        location / {{
+            proxy_pass http://workers;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+            # The service bounds bodies and their time itself, and tells the sender why.
+            proxy_request_buffering off;
+            proxy_max_temp_file_size 0;
+            proxy_connect_timeout 5s;
+            proxy_read_timeout {wait_s}s;
+            proxy_send_timeout {wait_s}s;
+        }}
+        location @loading {{ {_answer(503, "The model is still loading; try again.", 1.0)} }}
+        location @lost {{ {_answer(503, "The worker is gone; send it again.", 1.0)} }}
+        location @too_large {{ {_answer(413, f"The body is larger than {body_bytes} bytes.")} }}
+        location @malformed {{ {_answer(400, "This is not a request that HTTP knows.")} }}
+    }}
+}}
+"""
+
+
+def _answer(status: int, detail: str, retry_after_s: float | None = None) -> str:
+    """Directives that answer with a problem, as the service would say it."""
+    record: dict[str, Any] = {
+        "type": "about:blank",
+        "title": PROBLEM_TITLES[status],
+        "status": status,
+        "detail": detail,
+    }
+    header = ""
+    if retry_after_s is not None:
+        record["retry_after_s"] = retry_after_s
+        header = f"add_header Retry-After {math.ceil(retry_after_s)} always; "
+    return f"default_type {MEDIA_PROBLEM}; {header}return {status} '{json.dumps(record)}';"
+
+
+class FullLayout:
+    """Runs nginx and gunicorn until one of them ends or this process is told to stop."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        listener: socket.socket,
+        any_ready: Callable[[], bool],
+        run_workers: Workers,
+        turn_away: Callable[[], None],
+        log: JsonLog,
+    ) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._any_ready = any_ready
+        self._run_workers = run_workers
+        self._turn_away = turn_away
+        self._log = log
+        self._stopping = False
+
+    def run(self) -> int:
+        """Returns the exit code: 0 after SIGTERM, 3 where the model cannot be served, else 1.
+
+        Raises:
+            LayoutError: nginx or gunicorn is not installed, or there is no folder to write to.
+        """
+        nginx = find_nginx()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="dr-serve-"))
+        except OSError as error:
+            raise LayoutError(
+                f"{ENV_LAYOUT}={LAYOUT_FULL} writes its sockets below {tempfile.gettempdir()}, "
+                f"and cannot ({error.strerror}); mount it, for example with --tmpfs /tmp"
+            ) from None
+        try:
+            return self._run(nginx, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _run(self, nginx: str, folder: Path) -> int:
+        workers = self._start_workers(folder)
+        proxy = self._start_nginx(nginx, folder)
+        try:
+            return self._watch(workers, proxy, folder / "ready")
+        finally:
+            for child in (workers, proxy):
+                child.remove()
+
+    def _watch(self, workers: "_Child", proxy: "_Child", ready: Path) -> int:
+        while not self._stopping:
+            for child in (proxy, workers):
+                if child.ended():
+                    return self._ended(child, workers, proxy)
+            if self._any_ready() != ready.exists():
+                if self._any_ready():
+                    ready.touch()
+                else:
+                    ready.unlink()
+            time.sleep(_POLL_S)
+        give_up = time.monotonic() + _KILL_AFTER_S
+        # First the door, then the workers: what has been accepted is answered.
+        proxy.stop(signal.SIGQUIT)
+        code = self._finish(proxy, give_up)
+        workers.stop(signal.SIGTERM)
+        code = self._finish(workers, give_up) or code
+        self._turn_away()
+        return code
+
+    def _ended(self, child: "_Child", workers: "_Child", proxy: "_Child") -> int:
+        """One of two has ended unasked: end the other in good order, and say so."""
+        give_up = time.monotonic() + _KILL_AFTER_S
+        code = child.code()
+        proxy.stop(signal.SIGQUIT)
+        self._finish(proxy, give_up)
+        workers.stop(signal.SIGTERM)
+        self._finish(workers, give_up)
+        if child is workers and code in (1, 3):
+            # They have said why.
+            return code
+        self._log.error("child_ended", child=child.name, exit_code=code)
+        print(f"serve: {child.name} has ended with exit code {code}.", file=sys.stderr, flush=True)
+        return 1
+
+    def _finish(self, child: "_Child", give_up: float) -> int:
+        while not child.ended():
+            if time.monotonic() > give_up:
+                self._log.error("drain_overdue", child=child.name)
+                child.stop(signal.SIGKILL)
+                child.wait()
+                return 1
+            time.sleep(_POLL_S)
+        return 0 if child.code() == 0 else 1
+
+    def _start_workers(self, folder: Path) -> "_Child":
+        blocked = {signal.SIGTERM, signal.SIGINT}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                for number in blocked:
+                    signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                # A group of its own: Ctrl-C reaches the first process alone, which ends all.
+                os.setpgid(0, 0)
+                end_with_parent()
+                self._listener.close()
+                code = self._run_workers(folder / "workers.sock", timeout_s(self._settings))
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else 1
+            finally:
+                os._exit(code)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return _Child("gunicorn", pid)
+
+    def _start_nginx(self, nginx: str, folder: Path) -> "_Child":
+        configuration = folder / "nginx.conf"
+        configuration.write_text(
+            nginx_configuration(
+                self._settings,
+                address=self._listener.getsockname(),
+                folder=folder,
+                as_root=os.geteuid() == 0,
+            ),
+            encoding="utf-8",
+        )
+        number = self._listener.fileno()
+        process = subprocess.Popen(
+            [nginx, "-e", "stderr", "-p", str(folder), "-c", str(configuration)],
+            # nginx takes over listening sockets whose numbers stand here, as when it replaces
+            # itself. So the port is bound once, and whoever waits in the kernel's queue while
+            # nginx stops is still answered.
+            env={**os.environ, "NGINX": f"{number};"},
+            pass_fds=[number],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            process_group=0,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - there is one thread
+        )
+        assert process.stderr is not None  # noqa: S101
+        threading.Thread(
+            target=self._read_nginx, args=(process.stderr,), name="nginx-log", daemon=True
+        ).start()
+        return _Child("nginx", process.pid)
+
+    def _read_nginx(self, stream: IO[bytes]) -> None:
+        """nginx's own lines become lines of our log, without addresses and requests."""
+        for raw in stream:
+            match = _NGINX_LINE.match(raw.decode(errors="replace").strip())
+            message = match[2] if match else ""
+            level = match[1] if match and match[1] else "error"
+            # Without the right to change groups it stays in those that it has, which is meant.
+            if message and level != "notice" and "initgroups(" not in message:
+                self._log.warning(
+                    "http_proxy", nginx_level=level, message=_without_request(message)
+                )
+
+    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+
+def _without_request(message: str) -> str:
+    text = re.sub(r"^\*\d+ ", "", message)
+    return text.partition(", client:")[0][:300]
+
+
+class _Child:
+    """A process that this one started and waits for."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        self.name = name
+        self._pid = pid
+        self._status: int | None = None
+
+    def ended(self) -> bool:
+        if self._status is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._status = status
+        return self._status is not None
+
+    def wait(self) -> None:
+        if self._status is None:
+            self._status = os.waitpid(self._pid, 0)[1]
+
+    def code(self) -> int:
+        return os.waitstatus_to_exitcode(self._status or 0)
+
+    def stop(self, number: int) -> None:
+        if not self.ended():
+            os.kill(self._pid, number)
+
+    def remove(self) -> None:
+        """Kill what is left: the process, and those of its group that outlived it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        self.stop(signal.SIGKILL)
+        self.wait()
+
+
+def end_with_parent() -> None:
+    """The kernel sends this process SIGTERM when the one that started it is gone."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

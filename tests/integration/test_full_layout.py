@@ -1,0 +1,252 @@
+"""The full layout with a real nginx, a real gunicorn and real workers."""
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_image import serve
+from tests.service_harness import (
+    TINY_MODEL,
+    Served,
+    copy_package,
+    drawn_jpeg,
+    running,
+    stop,
+    wait_until,
+)
+
+JPEG = {"Content-Type": "image/jpeg"}
+TWO_WORKERS = {"MODEL_SERVER_WORKERS": "2", "DR_SERVING_MODE": "realtime"}
+
+
+def full(model: Path = TINY_MODEL, *, prefix: tuple[str, ...] = (), **environment: str) -> Served:
+    return Served(model, environment={"DR_LAYOUT": "full", **environment}, prefix=prefix)
+
+
+def invoke(served: Served) -> Any:
+    return served.request("POST", "/invocations", drawn_jpeg(), JPEG)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Process id -> its command line, of all below `pid`."""
+    found = {}
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+        for child in map(int, text.split()):
+            with contextlib.suppress(OSError):
+                found[child] = Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8")
+            found |= descendants(child)
+    return found
+
+
+def masters(served: Served) -> tuple[int, int]:
+    """Process ids of nginx and of gunicorn, which are the children of the first process."""
+    pid = served.process.pid
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    children = [int(word) for word in text.split()]
+    nginx = [p for p in children if "nginx" in Path(f"/proc/{p}/cmdline").read_text()]
+    assert len(children) == 2, children
+    return nginx[0], next(p for p in children if p not in nginx)
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split(") ")[1][0] != "Z"
+    return False
+
+
+def test_two_workers_behind_nginx_are_one_container(tmp_path: Path) -> None:
+    with running(full(**TWO_WORKERS, TMPDIR=str(tmp_path))) as served:
+        (folder,) = tmp_path.glob("dr-serve-*")
+        assert folder.stat().st_mode & 0o077 == 0
+        wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 2)
+        answers = [invoke(served) for _ in range(12)]
+        assert {answer.status for answer in answers} == {200}
+        assert answers[0].headers["server"] == "nginx"
+        counts = [answer.json()["container"]["requests_before"] for answer in answers]
+        assert counts == list(range(12))
+        assert len({a.json()["container"]["start_id"] for a in answers}) == 1
+        stop(served)
+        assert served.end() == 0
+        assert served.sentences() == []
+        assert [e for e in served.events if e["level"] != "info"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_until_a_worker_is_ready_nginx_says_so_at_once() -> None:
+    with full(**TWO_WORKERS) as served:
+        begun = time.monotonic()
+        first = served.request("GET", "/ping")
+        assert first.status == 503
+        assert first.headers["content-type"] == "application/problem+json"
+        assert first.headers["retry-after"] == "1"
+        assert first.json()["retry_after_s"] == 1.0
+        assert time.monotonic() - begun < 10
+        assert invoke(served).status in (200, 503)
+        served.wait_ready()
+        assert {invoke(served).status for _ in range(20)} == {200}
+
+
+def test_the_service_and_not_nginx_refuses_a_large_body() -> None:
+    with running(full(DR_MAX_IMAGE_BYTES="2000000")) as served:
+        # nginx's own default would end at 1 MiB.
+        assert served.request("POST", "/invocations", bytes(1_200_000), JPEG).status == 415
+        reply = served.request("POST", "/invocations", bytes(30_000_000), JPEG)
+    assert reply.status == 413
+    assert "an image may have 2000000" in reply.json()["detail"]
+
+
+def test_what_is_no_http_is_a_problem_too() -> None:
+    with running(full()) as served:
+        address = ("127.0.0.1", served.connect().port)
+        with socket.create_connection(address, timeout=10) as caller:
+            caller.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
+            answer = caller.recv(4000)
+    assert b" 400 " in answer.splitlines()[0]
+    assert b"application/problem+json" in answer
+    assert b"<html>" not in answer
+
+
+def test_a_request_that_is_under_way_at_sigterm_is_answered() -> None:
+    with running(full(**TWO_WORKERS)) as served:
+        connection = served.connect()
+        body = drawn_jpeg()
+        connection.putrequest("POST", "/invocations")
+        connection.putheader("Content-Type", "image/jpeg")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders()
+        connection.send(body[:1000])
+        time.sleep(0.3)
+        stop(served)
+        time.sleep(1.0)
+        connection.send(body[1000:])
+        response = connection.getresponse()
+        assert response.status == 200
+        assert b'"grade"' in response.read()
+        connection.close()
+        assert served.end() == 0
+
+
+def test_under_load_every_accepted_request_is_answered_at_sigterm() -> None:
+    finished = threading.Event()
+    outcomes = Counter[str]()
+    with running(full(**TWO_WORKERS)) as served:
+        port = served.connect().port
+
+        def load() -> None:
+            while not finished.is_set():
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+                try:
+                    connection.connect()
+                except OSError:
+                    outcomes["not accepted"] += 1
+                    return
+                try:
+                    connection.request("POST", "/invocations", drawn_jpeg(), JPEG)
+                    status = connection.getresponse().status
+                    outcomes[str(status)] += 1
+                    if status == 503:
+                        # Told to come back, which here is never.
+                        return
+                except OSError as error:
+                    outcomes[type(error).__name__] += 1
+                finally:
+                    connection.close()
+
+        callers = [threading.Thread(target=load) for _ in range(8)]
+        for caller in callers:
+            caller.start()
+        time.sleep(1.5)
+        stop(served)
+        assert served.end() == 0
+        finished.set()
+        for caller in callers:
+            caller.join()
+    assert outcomes["200"] > 8
+    # Whoever connects while it stops is told to come back.
+    assert set(outcomes) <= {"200", "503", "not accepted"}, outcomes
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["nginx", "gunicorn"])
+def test_the_end_of_a_child_ends_the_container(which: int) -> None:
+    with running(full(**TWO_WORKERS)) as served:
+        everything = descendants(served.process.pid)
+        assert len(everything) >= 5
+        os.kill(masters(served)[which], signal.SIGKILL)
+        assert served.end() == serve.EXIT_WORKERS
+        wait_until(lambda: not any(alive(pid) for pid in everything), within_s=20)
+        (sentence,) = served.sentences()
+    assert sentence.startswith(f"serve: {('nginx', 'gunicorn')[which]} has ended with exit code -9")
+
+
+def test_nothing_outlives_a_killed_first_process() -> None:
+    with running(full(**TWO_WORKERS)) as served:
+        everything = descendants(served.process.pid)
+        served.process.kill()
+        wait_until(lambda: not any(alive(pid) for pid in everything), within_s=20)
+
+
+def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
+    with running(full(**TWO_WORKERS)) as served:
+        wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 2)
+        before = set(descendants(masters(served)[1]))
+        assert len(before) == 2
+        os.kill(min(before), signal.SIGKILL)
+        statuses = {invoke(served).status for _ in range(10)}
+        wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 3)
+        assert statuses == {200}
+        assert len(set(descendants(masters(served)[1])) - before) == 1
+        stop(served)
+        assert served.end() == 0
+
+
+def test_a_model_that_cannot_be_served_ends_everything(tmp_path: Path) -> None:
+    package = copy_package(tmp_path / "package")
+    model = package / "model.tflite"
+    model.write_bytes(model.read_bytes()[:-100])
+    statuses = Counter[int]()
+    with full(package, **TWO_WORKERS) as served:
+        while served.process.poll() is None:
+            with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
+                statuses[served.request("GET", "/ping").status] += 1
+        assert served.end() == serve.EXIT_MODEL
+        (sentence,) = served.sentences()
+    assert "the package is damaged" in sentence
+    assert statuses[200] == 0
+
+
+def unprivileged(*options: str) -> tuple[str, ...]:
+    """A command prefix that takes rights away; empty for whoever has none."""
+    return ("setpriv", *options) if os.geteuid() == 0 else ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"),
+        ("--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"),
+    ],
+    ids=["root without capabilities", "another user"],
+)
+def test_it_needs_no_rights(options: tuple[str, ...]) -> None:
+    prefix = unprivileged(*options)
+    probe = [*prefix, sys.executable, "-c", "import numpy, gunicorn"]
+    if subprocess.run(probe, capture_output=True, check=False, cwd="/").returncode != 0:
+        # The checkout lies under a private home: reading is allowed, writing still is not.
+        prefix += ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    with running(full(prefix=prefix, HOME="/nonexistent")) as served:
+        assert invoke(served).status == 200
+        stop(served)
+        assert served.end() == 0
+        assert [e for e in served.events if e["level"] != "info"] == []
