@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from constructs_lib.alarms import AlarmOptions, EndpointAlarms
+    from constructs_lib.compliance import acknowledge_findings
     from constructs_lib.cost_budget import CostBudget
     from constructs_lib.dashboard import DREndpointDashboard
     from constructs_lib.dr_endpoint import DREndpoint
@@ -55,6 +56,7 @@ __all__ = [
     "StackJanitor",
     "TrafficShift",
     "ValidationError",
+    "acknowledge_findings",
     "time_to_live_tags",
 ]
 
@@ -82,6 +84,7 @@ _HOMES = {
     "StackJanitor": "constructs_lib.stack_janitor",
     "TrafficShift": "constructs_lib.traffic",
     "ValidationError": "constructs_lib.rules",
+    "acknowledge_findings": "constructs_lib.compliance",
     "time_to_live_tags": "constructs_lib.stack_janitor",
 }
 

@@ -97,7 +97,7 @@ class ImageCopier(Construct):
             self,
             "Function",
             description="Copies container images between two repositories",
-            runtime=lambda_.Runtime.PYTHON_3_13,
+            runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
             handler="index.handler",
             code=lambda_.Code.from_asset(str(_HANDLER), exclude=["**/__pycache__", "**/*.pyc"]),

@@ -135,7 +135,7 @@ class GoldenImageProbe(Construct):
             self.function = lambda_.Function(
                 self,
                 "Function",
-                runtime=lambda_.Runtime.PYTHON_3_13,
+                runtime=lambda_.Runtime.PYTHON_3_14,
                 handler="handler.handler",
                 code=lambda_.Code.from_asset(staging),
                 description="Sends a known fundus photograph to an endpoint and checks the answer",

@@ -387,7 +387,9 @@ class SageMakerEndpoint(DREndpoint):
                 ],
                 # Without this, answers are kept as base64 as well; photographs are in any case.
                 capture_content_type_header=cfn.CaptureContentTypeHeaderProperty(
-                    json_content_types=["application/json", "application/problem+json"]
+                    # A problem is `application/problem+json`, which SageMaker's pattern for
+                    # these names refuses; it is kept in base64 as what is not listed.
+                    json_content_types=["application/json"]
                 ),
                 kms_key_id=(
                     None if capture.encryption_key is None else capture.encryption_key.key_arn

@@ -127,7 +127,7 @@ class StackJanitor(Construct):
             self,
             "Function",
             description="Deletes stacks whose time to live is over",
-            runtime=lambda_.Runtime.PYTHON_3_13,
+            runtime=lambda_.Runtime.PYTHON_3_14,
             architecture=lambda_.Architecture.ARM_64,
             handler="index.handler",
             code=lambda_.Code.from_asset(str(_HANDLER), exclude=["**/__pycache__", "**/*.pyc"]),
