@@ -91,6 +91,7 @@ CASES = [
     (["local", "env"], "start it with: dr local up"),
     (["local", "deploy", "dr-serverless-mobilenet-2048"], "model_artifacts/mobilenet-demo"),
     (["local", "deploy", "dr-serverless-mobilenet-1500"], "not in the deployment matrix"),
+    (["local", "deploy", "dr-lambda-mobilenet-arm64-1769"], "and no Lambda functions"),
     (["local", "up", "--control-port", "BUSY"], "is already in use"),
     (["bench", "warm"], "name the endpoints to measure"),
     (["bench", "warm", "e", "--url", "http://h"], "name the endpoints to measure"),
