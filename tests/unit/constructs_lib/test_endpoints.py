@@ -498,26 +498,54 @@ def test_nothing_that_the_constructs_use_is_deprecated(tmp_path: Path, repositor
 
 EVERYTHING = """
 import aws_cdk as cdk
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sns as sns
 from constructs_lib import (
-    InferenceImageRepo, ModelArtifactBucket, RealtimeDREndpoint, ServerlessDREndpoint
+    AlarmOptions, ClinicHours, DataCapture, DREndpointDashboard, InferenceImageRepo,
+    LambdaDREndpoint, ModelArtifactBucket, ProbeOptions, RealtimeDREndpoint, Scaling,
+    ServerlessDREndpoint, TrafficShift,
 )
 
 stack = cdk.Stack(cdk.App(outdir="assembly", analytics_reporting=False), "Stack")
 bucket = ModelArtifactBucket(
     stack, "Models", removal_policy=cdk.RemovalPolicy.DESTROY, auto_delete_objects=True
 )
+topic = sns.Topic(stack, "OnCall")
+hours = [ClinicHours(time_zone="UTC", min_capacity=2)]
+warm = Scaling(min_capacity=1, max_capacity=3, utilization=0.7, clinic_hours=hours)
 common = {
     "model": bucket.add_model("demo"),
     "image": InferenceImageRepo(stack, "Images").image(architecture="amd64"),
+    "alarms": AlarmOptions(actions=[actions.SnsAction(topic)]),
+    "probe": ProbeOptions(),
+    "traffic_shift": TrafficShift.canary(),
+    "encryption_key": kms.Key(stack, "Key"),
+    "tags": {"ward": "eye"},
 }
+network = {"vpc": ec2.Vpc(stack, "Vpc", max_azs=2)}
 clinic = iam.Role(stack, "Clinic", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
-for endpoint in (
-    ServerlessDREndpoint(stack, "Serverless", memory_mib=2048, **common),
-    RealtimeDREndpoint(stack, "RealTime", instance_type="ml.m5.xlarge", **common),
-):
+endpoints = (
+    ServerlessDREndpoint(
+        stack, "Serverless", memory_mib=2048, provisioned_concurrency=2, scaling=warm, **common
+    ),
+    RealtimeDREndpoint(
+        stack, "RealTime", instance_type="ml.m5.xlarge", initial_instance_count=2,
+        scaling=Scaling(min_capacity=2, max_capacity=3, invocations_per_instance=60),
+        data_capture=DataCapture(bucket=s3.Bucket(stack, "Kept")), **network, **common
+    ),
+    LambdaDREndpoint(
+        stack, "Function", memory_mib=1769, provisioned_concurrency=2, scaling=warm,
+        **network, **common
+    ),
+)
+for endpoint in endpoints:
     endpoint.grant_invoke(clinic)
-    endpoint.metric_model_latency()
+    endpoint.metric_latency()
+DREndpointDashboard(stack, "Dashboard", endpoints=endpoints)
 stack.node.root.synth()
 """
 

@@ -4,13 +4,15 @@ import datetime as dt
 import gzip
 import json
 import re
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
+import botocore
 import botocore.session
 import pytest
 
-from constructs_lib import limits
+from constructs_lib import limits, regions
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_the_real_time_payload_is_the_runtime_models() -> None:
 
 
 def test_instance_types_are_all_cpu_types_that_hosting_knows(shapes: dict[str, Any]) -> None:
-    accelerated = re.compile(r"ml\.(?:g|p|inf|trn|dl)\d")
+    accelerated = re.compile(limits.ACCELERATED_PATTERN)
     names = shapes["ProductionVariantInstanceType"]["enum"]
     assert set(limits.INSTANCE_TYPES) == {name for name in names if not accelerated.match(name)}
 
@@ -85,3 +87,73 @@ def test_instance_sizes_are_ec2s() -> None:
 def test_the_table_cannot_be_changed_by_a_reader() -> None:
     with pytest.raises(TypeError):
         limits.INSTANCE_TYPES["ml.m5.xlarge"] = limits.INSTANCE_TYPES["ml.m5.large"]  # type: ignore[index]
+
+
+def test_the_table_is_of_the_recorded_service_model() -> None:
+    """A newer botocore may know more types: look, add them, and record its version."""
+    assert botocore.__version__ == limits.BOTOCORE_VERSION
+    quoted = [it.read for it in limits.SOURCES.values() if "botocore" in it.read]
+    assert all(limits.BOTOCORE_VERSION in text for text in quoted)
+
+
+def test_local_disks_are_ec2s() -> None:
+    packed = files("moto").joinpath("ec2/resources/instance_types.json.gz").read_bytes()
+    ec2 = json.loads(gzip.decompress(packed))
+    with_disks = {
+        name.split(".")[1]
+        for name in limits.INSTANCE_TYPES
+        if ec2[name.removeprefix("ml.")].get("InstanceStorageSupported")
+    }
+    assert with_disks == set(limits.LOCAL_DISK_FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("limit", "shape"),
+    [
+        ("DEPLOYMENT_WAIT_S", "WaitIntervalInSeconds"),
+        ("DEPLOYMENT_WAIT_S", "TerminationWaitInSeconds"),
+        ("DEPLOYMENT_TIMEOUT_S", "MaximumExecutionTimeoutInSeconds"),
+        ("ROLLBACK_ALARMS", "AlarmList"),
+        ("STARTUP_TIMEOUT_S", "ProductionVariantModelDataDownloadTimeoutInSeconds"),
+        ("STARTUP_TIMEOUT_S", "ProductionVariantContainerStartupHealthCheckTimeoutInSeconds"),
+        ("SECURITY_GROUPS", "VpcSecurityGroupIds"),
+    ],
+)
+def test_bounds_of_operation_are_the_service_models(
+    limit: str, shape: str, shapes: dict[str, Any]
+) -> None:
+    assert getattr(limits, limit) == (shapes[shape]["min"], shapes[shape]["max"])
+
+
+def test_tags_capture_and_provisioning_are_the_service_models(shapes: dict[str, Any]) -> None:
+    assert shapes["TagList"]["max"] == limits.TAGS
+    assert shapes["TagKey"]["max"] == limits.TAG_KEY_CHARACTERS
+    assert shapes["TagValue"]["max"] == limits.TAG_VALUE_CHARACTERS
+    assert shapes["SamplingPercentage"]["max"] == limits.CAPTURE_PERCENT[1]
+    provisioned = shapes["ServerlessProvisionedConcurrency"]
+    assert provisioned["min"] == limits.SERVERLESS_MIN_PROVISIONED
+
+
+def test_steps_of_an_update_are_what_the_service_model_says_in_words(
+    shapes: dict[str, Any],
+) -> None:
+    routing = shapes["TrafficRoutingConfig"]["members"]
+    canary, linear = limits.CANARY_PERCENT, limits.LINEAR_PERCENT
+    assert f"less than or equal to {canary[1]}%" in routing["CanarySize"]["documentation"]
+    assert f"{linear[0]}-{linear[1]}%" in routing["LinearStepSize"]["documentation"]
+    low, high = limits.ROLLING_PERCENT
+    batch = shapes["RollingUpdatePolicy"]["members"]["MaximumBatchSize"]["documentation"]
+    assert f"between {low}% to {high}%" in batch
+
+
+def test_regions_are_those_of_cfn_lints_price_lists() -> None:
+    assert version("cfn-lint") == regions.CFN_LINT_VERSION
+    where = "data/schemas/extensions/aws_sagemaker_hosting/instancetype_enum.json"
+    there = json.loads(files("cfnlint").joinpath(where).read_text())
+    listed = {name: set(row["enum"]) for name, row in there.items() if name != "description"}
+    assert set(regions.REGIONS) == set(listed)
+    for region, names in listed.items():
+        here = {name for name in limits.INSTANCE_TYPES if regions.offered_in(region, name)}
+        assert here == names & set(limits.INSTANCE_TYPES), region
+    assert regions.offered_in("eu-mars-1", "ml.m5.xlarge") is None
+    assert dt.date.fromisoformat(regions.CHECKED)
