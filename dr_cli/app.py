@@ -169,6 +169,55 @@ def preflight(
     raise typer.Exit(1 if run(stacks or [], assembly=assembly, region=region) else 0)
 
 
+@app.command()
+def evaluate(
+    table: Annotated[
+        Path | None, typer.Argument(help="A table of `dr data table`; or give --npz.")
+    ] = None,
+    npz: Annotated[
+        Path | None, typer.Option(help="A MedMNIST file instead of a table; see --part.")
+    ] = None,
+    split: Annotated[Path | None, typer.Option(help="A split of the table.")] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Part of the split or of the .npz: test when left out.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A service such as `dr serve`: http://127.0.0.1:8080.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option(help="A deployed endpoint.")] = None,
+    model: ModelOption = None,
+    region: Annotated[str | None, typer.Option(help="AWS region of the endpoint.")] = None,
+    prevalence: Annotated[
+        float | None,
+        typer.Option(help="Share of referable patients where it will be used, for PPV and NPV."),
+    ] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help="A column to break figures down by (camera, site).")
+    ] = None,
+    draws: Annotated[
+        int, typer.Option(min=20, max=100_000, help="Bootstrap draws behind the intervals.")
+    ] = 1000,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out/evaluation"),
+) -> None:
+    """Score a model on labelled photographs: figures with intervals, page and pictures."""
+    from dr_cli.evaluate import evaluate_model
+
+    evaluate_model(
+        table,
+        npz=npz,
+        split=split,
+        part=part,
+        url=url,
+        endpoint=endpoint,
+        model=model,
+        region=region,
+        prevalence=prevalence,
+        by=by or [],
+        draws=draws,
+        out=out,
+    )
+
+
 @local_app.command("up")
 def local_up(
     control_port: Annotated[
@@ -291,6 +340,82 @@ def model_push(
     from dr_cli.models import push
 
     push(package, bucket=bucket, stage=stage)
+
+
+@model_app.command("recalibrate")
+def model_recalibrate(
+    package: Annotated[Path, typer.Argument(help="A model package: folder or model.tar.gz.")],
+    table: Annotated[Path, typer.Argument(help="A table of the site's labelled images.")],
+    out: Annotated[Path, typer.Option(help="Folder of the new package.")],
+    split: Annotated[
+        Path | None,
+        typer.Option(help="Choose on its validation part, measure on its test part."),
+    ] = None,
+    sensitivity: Annotated[float, typer.Option(help="Aim of high_sensitivity.")] = 0.95,
+    specificity: Annotated[float, typer.Option(help="Aim of high_specificity.")] = 0.95,
+    prevalence: Annotated[
+        float | None, typer.Option(help="Share of referable patients at the site.")
+    ] = None,
+    model_id: Annotated[
+        str | None, typer.Option("--id", help="Model id; the folder's name when left out.")
+    ] = None,
+    draws: Annotated[
+        int, typer.Option(min=20, max=100_000, help="Bootstrap draws behind the intervals.")
+    ] = 1000,
+) -> None:
+    """Fit temperature and thresholds to a site's own images; writes a new package."""
+    from dr_cli.calibrate import recalibrate_package
+
+    recalibrate_package(
+        package,
+        table,
+        out,
+        split_path=split,
+        sensitivity=sensitivity,
+        specificity=specificity,
+        prevalence=prevalence,
+        model_id=model_id,
+        draws=draws,
+    )
+
+
+@model_app.command("gate")
+def model_gate(
+    candidate: Annotated[Path, typer.Argument(help="Folder of the quantised package.")],
+    table: Annotated[Path, typer.Argument(help="A table of held-out labelled images.")],
+    reference: Annotated[Path, typer.Option(help="The f32 package: folder or model.tar.gz.")],
+    split: Annotated[Path | None, typer.Option(help="A split; its test part counts.")] = None,
+    part: Annotated[str, typer.Option(help="Another part of the split.")] = "test",
+    operating_point: Annotated[
+        str | None, typer.Option(help="The reference's default when left out.")
+    ] = None,
+    margin: Annotated[float, typer.Option(help="How far sensitivity may have fallen.")] = 0.02,
+    specificity_margin: Annotated[
+        float, typer.Option(help="How far specificity may have fallen.")
+    ] = 0.05,
+    draws: Annotated[
+        int, typer.Option(min=20, max=100_000, help="Bootstrap draws behind the intervals.")
+    ] = 1000,
+    record: Annotated[
+        bool, typer.Option(help="Write the verdict into the candidate's model.json.")
+    ] = True,
+) -> None:
+    """Refuse a quantised variant that may miss more patients; exit code 1 unless it passed."""
+    from dr_cli.calibrate import gate_package
+
+    passed = gate_package(
+        candidate,
+        table,
+        reference=reference,
+        split_path=split,
+        part=part,
+        operating_point=operating_point,
+        margin=margin,
+        specificity_margin=specificity_margin,
+        draws=draws,
+        record=record,
+    )
+    raise typer.Exit(0 if passed else 1)
 
 
 @data_app.command("table")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from scipy.stats import rankdata
 
 from inference_image.contract import GRADE_LABELS, REFERABLE_FROM_GRADE
 
@@ -71,12 +70,12 @@ def auc(positive: NDArray[np.bool_], score: Floats) -> float:
     NaN where one of the classes is empty.
     """
     positive = np.asarray(positive, bool)
-    ranks = rankdata(score)
-    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
-    if n_positive == 0 or n_negative == 0:
+    score = np.asarray(score)
+    high, low = score[positive], np.sort(score[~positive])
+    if len(high) == 0 or len(low) == 0:
         return math.nan
-    total = float(ranks[positive].sum()) - n_positive * (n_positive + 1) / 2
-    return total / (n_positive * n_negative)
+    below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
+    return float(below.sum() / (2 * len(high) * len(low)))
 
 
 def sensitivity(positive: NDArray[np.bool_], called: NDArray[np.bool_]) -> float:

@@ -22,6 +22,7 @@ from dr_training import evaluate
 from dr_training.dataset import DrawnData, ensure_split, load_shards
 from dr_training.export import DenseLayer, PackageContent, environment, write_package
 from dr_training.model_card import DEMO_NOTICE, demo_card
+from dr_training.operating_points import operating_points
 from dr_training.recipe import Recipe, quick
 from inference_image.contract import REFERABLE_FROM_GRADE
 
@@ -217,34 +218,15 @@ def _network(recipe: Recipe, size_px: int) -> Any:
 def choose_operating_points(
     logits: NDArray[np.float32], grades: NDArray[np.int64], temperature: float
 ) -> list[dict[str, Any]]:
-    """Thresholds on P(grade >= 2) for `high_sensitivity` and `high_specificity`.
-
-    Where the grades overlap, each is the least demanding threshold that reaches its own aim.
-    Where they are so far apart that every threshold of a range reaches both aims,
-    `high_sensitivity` is the low end of that range and `high_specificity` the high end. Each
-    lies midway between two scores, so that a rounding error does not decide.
-    """
+    """Thresholds on P(grade >= 2) for `high_sensitivity` and `high_specificity`."""
     score = evaluate.referable_score(evaluate.softmax(logits, temperature))
-    positive = grades >= REFERABLE_FROM_GRADE
-    sensitive = evaluate.threshold_for_sensitivity(positive, score, HIGH_SENSITIVITY)
-    specific = evaluate.threshold_for_specificity(positive, score, HIGH_SPECIFICITY)
-    sensitive, specific = min(sensitive, specific), max(sensitive, specific)
-    rows = (
-        ("high_sensitivity", sensitive, f"sensitivity at least {HIGH_SENSITIVITY:g}"),
-        ("high_specificity", specific, f"specificity at least {HIGH_SPECIFICITY:g}"),
+    return operating_points(
+        grades >= REFERABLE_FROM_GRADE,
+        score,
+        sensitivity=HIGH_SENSITIVITY,
+        specificity=HIGH_SPECIFICITY,
+        data="validation",
     )
-    return [
-        {"name": name, "threshold": _halfway(score, threshold), "chosen": f"{aim} on validation"}
-        for name, threshold, aim in rows
-    ]
-
-
-def _halfway(score: NDArray[np.float64], threshold: float) -> float:
-    """Midway between the scores on either side of a threshold: the same calls, with room."""
-    below, above = score[score < threshold], score[score >= threshold]
-    if len(below) == 0 or len(above) == 0:
-        return threshold
-    return round((float(below.max()) + float(above.min())) / 2, 12)
 
 
 def _head_features(

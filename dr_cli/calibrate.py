@@ -1,0 +1,126 @@
+"""`dr model recalibrate` and `dr model gate`."""
+
+from pathlib import Path
+
+from dr_cli.errors import CommandError
+from dr_cli.evaluate import members, print_report
+from dr_cli.packages import opened_package, require_files
+from dr_training.data.splits import TEST, VALIDATION
+from dr_training.data.table import read_table
+from dr_training.gate import PASSED, Margins, gate, record_verdict
+from dr_training.recalibrate import recalibrate
+from dr_training.scoring import score_package
+from inference_image.model_spec import load_model_spec
+
+
+def recalibrate_package(
+    package: Path,
+    table_path: Path,
+    out: Path,
+    *,
+    split_path: Path | None,
+    sensitivity: float,
+    specificity: float,
+    prevalence: float | None,
+    model_id: str | None,
+    draws: int,
+) -> None:
+    """Write a package with the site's temperature and thresholds, and say what changed."""
+    table = read_table(table_path)
+    if split_path is None:
+        choosing, testing = table.photographs, None
+        if prevalence is not None:
+            raise CommandError("--prevalence needs a --split with a test part to measure on")
+    else:
+        choosing = members(table, split_path, VALIDATION)
+        testing = members(table, split_path, TEST)
+    with opened_package(package) as (folder, _):
+        made = recalibrate(
+            folder,
+            score_package(folder, choosing),
+            out,
+            model_id=model_id or out.name,
+            data=table_path.stem,
+            sensitivity=sensitivity,
+            specificity=specificity,
+            test=None if testing is None else score_package(folder, testing),
+            prevalence=prevalence,
+            draws=draws,
+        )
+    record = made.document["calibration"]
+    error, temperature = record["expected_calibration_error"], record["temperature"]
+    print(
+        f"{record['photographs']:,} images chose: {record['gradable']:,} gradable, "
+        f"{record['referable']:,} referable"
+    )
+    print(f"temperature {temperature['before']:g} → {temperature['after']:g}")
+    print(f"calibration error {error['before']:.4f} → {error['after']:.4f} (on these images)")
+    for point in made.spec.operating_points:
+        print(f"{point.name}: threshold {point.threshold:.4f}")
+    if made.document["metrics"] is not None:
+        print("on the test part:")
+        print_report(made.document["metrics"])
+    else:
+        print("not measured: give --split to measure on other images")
+    print(f"wrote {out} ({made.spec.sha256[:12]})")
+
+
+def gate_package(
+    candidate: Path,
+    table_path: Path,
+    *,
+    reference: Path,
+    split_path: Path | None,
+    part: str,
+    operating_point: str | None,
+    margin: float,
+    specificity_margin: float,
+    draws: int,
+    record: bool,
+) -> bool:
+    """Compare a variant with its reference, print the verdict, and say whether it passed."""
+    margins = Margins(sensitivity=margin, specificity=specificity_margin)
+    if not candidate.is_dir():
+        raise CommandError(f"{candidate} is no folder; the verdict is written into its model.json")
+    table = read_table(table_path)
+    photographs = table.photographs
+    data = table_path.stem
+    if split_path is not None:
+        photographs = members(table, split_path, part)
+        data = f"{data}, part {part} of {split_path.stem}"
+    require_files(load_model_spec(candidate), candidate)
+    with opened_package(reference) as (folder, reference_spec):
+        name = operating_point or reference_spec.default_operating_point
+        candidate_spec = load_model_spec(candidate)
+        verdict = gate(
+            score_package(folder, photographs),
+            score_package(candidate, photographs),
+            thresholds=(
+                reference_spec.operating_point(name).threshold,
+                candidate_spec.operating_point(name).threshold,
+            ),
+            operating_point=name,
+            margins=margins,
+            draws=draws,
+        )
+    for kind in ("sensitivity", "specificity"):
+        fall = verdict.document[kind]
+        if fall["images"]:
+            print(
+                f"{kind}: {fall['reference']:.4f} → {fall['candidate']:.4f} on {fall['images']:,} "
+                f"images ({fall['lost']} lost, {fall['gained']} gained); may have fallen by "
+                f"{fall['fall_at_most']:.4f}"
+            )
+    for kind in ("auc", "kappa"):
+        fall = verdict.document.get(kind)
+        if fall and fall["reference"] is not None and fall["candidate"] is not None:
+            print(f"{kind}: {fall['reference']:.4f} → {fall['candidate']:.4f}")
+    if verdict.document.get("grade_agreement") is not None:
+        print(f"same grade: {100 * verdict.document['grade_agreement']:.1f} % (decides nothing)")
+    for reason in verdict.reasons:
+        print(reason)
+    print(f"verdict: {verdict.verdict}")
+    if record:
+        spec = record_verdict(candidate, verdict, reference=reference_spec, data=data)
+        print(f"recorded in {candidate / 'model.json'}; the package is now {spec.sha256[:12]}")
+    return verdict.verdict == PASSED

@@ -1,0 +1,198 @@
+"""`dr evaluate`: scores a model on labelled photographs, here or over HTTP."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from rich.progress import Progress
+from rich.table import Table as Grid
+
+from dr_cli.console import make_console
+from dr_cli.errors import CommandError
+from dr_cli.folders import result_folder
+from dr_cli.packages import opened_package, package_or_default
+from dr_cli.predict import endpoint_target, url_target
+from dr_experiments.client import Client
+from dr_experiments.targets import Payload, Target
+from dr_training.data.faults import DataError
+from dr_training.data.readers import PUBLISHED_SPLIT, read
+from dr_training.data.splits import TEST, published_split, read_split
+from dr_training.data.table import Photograph, Table, read_table
+from dr_training.evaluation import evaluate
+from dr_training.evaluation_page import estimate, write_evaluation
+from dr_training.scoring import ModelAnswer, Scored, score_answers, score_package
+from inference_image.headers import sniff
+
+_MOST_NAMED = 5
+
+
+def evaluate_model(
+    table_path: Path | None,
+    *,
+    npz: Path | None,
+    split: Path | None,
+    part: str | None,
+    url: str | None,
+    endpoint: str | None,
+    model: Path | None,
+    region: str | None,
+    prevalence: float | None,
+    by: Sequence[str],
+    draws: int,
+    out: Path,
+) -> None:
+    """Ask about every photograph, write the report, and print its figures."""
+    if sum(choice is not None for choice in (endpoint, url, model)) > 1:
+        raise CommandError("choose one of --endpoint, --url and --model")
+    photographs, data = _photographs(table_path, npz=npz, split=split, part=part)
+    if not photographs:
+        raise CommandError(f"there is no photograph in {data}")
+    result_folder(out)
+    if url is not None or endpoint is not None:
+        with _target(url, endpoint, region) as target, _Bar() as bar:
+            answers = _Service(target)
+            scored = score_answers(photographs, answers, progress=bar)
+        facts, thresholds = answers.facts(), answers.thresholds
+    else:
+        with opened_package(package_or_default(model)) as (folder, spec), _Bar() as bar:
+            scored = score_package(folder, photographs, progress=bar)
+        facts = {"id": spec.id, "sha256": spec.sha256}
+        thresholds = {point.name: point.threshold for point in spec.operating_points}
+    _name_failures(scored)
+    if not scored.gradable.any() and scored.failed.any():
+        raise CommandError(f"no photograph was graded: {scored.reasons[0]}")
+    report = {
+        "model": facts,
+        "data": data,
+        **evaluate(scored, thresholds=thresholds, prevalence=prevalence, by=by, draws=draws),
+    }
+    title = f"Evaluation of {facts['id']} on {data}"
+    files = write_evaluation(report, scored, out, title=title)
+    print_report(report)
+    print(f"report in {files[1]}")
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """The figures of a report as a table on the terminal."""
+    refused = report["ungradable"]
+    print(
+        f"{report['photographs']:,} photographs: {report['gradable']:,} graded, "
+        f"{refused['photographs']:,} ungradable, {refused['failed']:,} failed"
+    )
+    grid = Grid(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, key in (
+        ("accuracy", "accuracy"),
+        ("quadratic weighted kappa", "quadratic_weighted_kappa"),
+        ("referable AUC", "referable_auc"),
+    ):
+        if key in report:
+            grid.add_row(name, estimate(report[key]))
+    for name, point in report["operating_points"].items():
+        grid.add_row(f"sensitivity, {name}", estimate(point["sensitivity"]))
+        grid.add_row(f"specificity, {name}", estimate(point["specificity"]))
+        if "ppv" in point:
+            at = f"at a prevalence of {100 * point['prevalence']:g} %"
+            grid.add_row(f"PPV {at}", estimate(point["ppv"]))
+            grid.add_row(f"NPV {at}", estimate(point["npv"]))
+    make_console().print(grid)
+
+
+def _photographs(
+    table_path: Path | None, *, npz: Path | None, split: Path | None, part: str | None
+) -> tuple[tuple[Photograph, ...], str]:
+    if (table_path is None) == (npz is None):
+        raise CommandError("name a table of `dr data table`, or a MedMNIST file with --npz")
+    if npz is not None:
+        if split is not None:
+            raise CommandError("--split belongs to a table; --npz has parts of its own: --part")
+        table = read("npz", npz).table
+        wanted = part or TEST
+        return _published(table, wanted, npz), f"{npz.name}, part {wanted}"
+    assert table_path is not None  # noqa: S101 - one of the two is given
+    table = read_table(table_path)
+    if split is None:
+        if part is not None:
+            raise CommandError("--part needs a --split")
+        return table.photographs, table_path.name
+    wanted = part or TEST
+    return members(table, split, wanted), f"{table_path.name}, part {wanted} of {split.name}"
+
+
+def members(table: Table, split_path: Path, part: str) -> tuple[Photograph, ...]:
+    """Photographs of one part of a split, which must not be empty."""
+    found = read_split(split_path, table).members(table, part)
+    if not found:
+        raise DataError(f"{split_path} puts no photograph in the part {part!r}")
+    return found
+
+
+def _published(table: Table, part: str, npz: Path) -> tuple[Photograph, ...]:
+    found = published_split(table, PUBLISHED_SPLIT).members(table, part)
+    if not found:
+        parts = sorted({one.extra[PUBLISHED_SPLIT] for one in table})
+        raise CommandError(f"{npz} has no part {part!r}; it has {', '.join(parts)}")
+    return found
+
+
+@contextmanager
+def _target(url: str | None, endpoint: str | None, region: str | None) -> Iterator[Target]:
+    if url is None:
+        yield endpoint_target(str(endpoint), region=region)[0]
+        return
+    service = url_target(url)
+    try:
+        yield service
+    finally:
+        service.close()
+
+
+class _Service:
+    """Asks a service about one photograph after the other, and notes what it says of itself."""
+
+    def __init__(self, target: Target) -> None:
+        self._client = Client(target)
+        self._model: dict[str, Any] = {}
+        self.thresholds: dict[str, float] = {}
+
+    def __call__(self, data: bytes) -> ModelAnswer:
+        measurement = self._client.measure(Payload(body=data, content_type=sniff(data) or ""))
+        answer = measurement.answer
+        if answer is None:
+            return ModelAnswer(failure=measurement.error or measurement.outcome)
+        self._model = dict(answer["model"])
+        referable = answer["referable"]
+        self.thresholds[str(referable["operating_point"])] = float(referable["threshold"])
+        predictions = answer["predictions"]
+        return ModelAnswer(
+            probabilities=None if predictions is None else tuple(predictions),
+            reasons=tuple(answer["quality"]["reasons"]),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        return {"id": self._model.get("id", "no answer"), "sha256": self._model.get("sha256")}
+
+
+class _Bar:
+    """A progress bar on a terminal; nothing elsewhere."""
+
+    def __enter__(self) -> Self:
+        console = make_console()
+        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        self._progress.start()
+        self._task = self._progress.add_task("grading", total=None)
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def _name_failures(scored: Scored) -> None:
+    failed = [i for i in range(len(scored)) if scored.failed[i]]
+    for index in failed[:_MOST_NAMED]:
+        print(f"failed: {scored.photographs[index].where}: {scored.reasons[index]}")
+    if len(failed) > _MOST_NAMED:
+        print(f"failed: {len(failed) - _MOST_NAMED} more, in predictions.csv")

@@ -1,0 +1,338 @@
+"""What a model is worth on labelled photographs: figures with intervals, nobody left out.
+
+    >>> report = evaluate(scored, thresholds={"high_sensitivity": 0.3}, prevalence=0.1)
+    >>> report["operating_points"]["high_sensitivity"]["sensitivity"]
+    {'value': 0.94, 'low': 0.91, 'high': 0.97}
+
+Intervals are 95 % percentile bootstrap intervals (Efron & Tibshirani, 1993), drawn over patients
+where the table names them, since two eyes of a patient are not two patients. A share that is 0
+or 1 in every draw gets the exact interval instead (Clopper & Pearson, 1934). Ungradable
+photographs are counted by grade, and sensitivity and specificity are given twice: over the
+gradable ones, and with every ungradable one referred, as screening programmes do. PPV and NPV
+hold at the prevalence that is stated, not at that of the data.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dr_training.data.faults import DataError
+from dr_training.evaluate import (
+    Estimate,
+    accuracy,
+    auc,
+    confusion,
+    expected_calibration_error,
+    quadratic_weighted_kappa,
+    sensitivity,
+    specificity,
+)
+from dr_training.scoring import Scored
+from inference_image.contract import GRADE_LABELS
+
+DRAWS: Final = 1000
+LEVEL: Final = 0.95
+# With fewer of a kind a share says little; the subgroup is shown with this warning.
+FEW: Final = 10
+_DIGITS: Final = 4
+
+Index = NDArray[np.intp]
+
+
+def evaluate(
+    scored: Scored,
+    *,
+    thresholds: Mapping[str, float],
+    prevalence: float | None = None,
+    by: Sequence[str] = (),
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The report of an evaluation, as JSON values.
+
+    Args:
+        scored: answers of one model.
+        thresholds: operating points on P(referable), by name.
+        prevalence: share of referable patients in the population for PPV and NPV.
+        by: columns of the table to break the figures down by (camera, site, eye).
+        draws: bootstrap draws.
+        seed: of the draws.
+
+    Raises:
+        DataError: the prevalence is no share, a column is missing, or nothing was gradable.
+    """
+    if prevalence is not None and not 0 < prevalence < 1:
+        raise DataError(f"the prevalence is a share between 0 and 1, not {prevalence:g}")
+    _check_columns(scored, by)
+    if not scored.gradable.any():
+        raise DataError("the model called every photograph ungradable: there is nothing to measure")
+    report = _figures(scored, thresholds, prevalence=prevalence, draws=draws, seed=seed)
+    report["ungradable"] = _ungradable(scored)
+    if by:
+        report["subgroups"] = {
+            column: {
+                value: _subgroup(scored.chosen(rows), thresholds, draws=draws, seed=seed)
+                for value, rows in _values(scored, column).items()
+            }
+            for column in by
+        }
+    return report
+
+
+def predictive_values(
+    sensitivity_value: float, specificity_value: float, prevalence: float
+) -> tuple[float, float]:
+    """PPV and NPV by Bayes' rule; NaN where nobody would be called so."""
+    true_positive = sensitivity_value * prevalence
+    false_positive = (1 - specificity_value) * (1 - prevalence)
+    true_negative = specificity_value * (1 - prevalence)
+    false_negative = (1 - sensitivity_value) * prevalence
+    positive, negative = true_positive + false_positive, true_negative + false_negative
+    return (
+        true_positive / positive if positive > 0 else math.nan,
+        true_negative / negative if negative > 0 else math.nan,
+    )
+
+
+def bootstrap_figures(
+    figures: Callable[[Index], Mapping[str, float]],
+    patients: Sequence[str],
+    *,
+    draws: int = DRAWS,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """Percentile bootstrap of several figures on the same draws, over patients.
+
+    Args:
+        figures: figures by name of the photographs with these indices (with repeats).
+        patients: whose each photograph is; an empty name is a patient of its own.
+
+    A figure that is NaN in a draw (no referable photograph was drawn) is left out of its
+    interval; one that always is NaN has no interval.
+    """
+    count = len(patients)
+    groups = _groups(patients)
+    starts = np.cumsum([0, *map(len, groups)])
+    order = np.concatenate(groups)
+    sizes = np.diff(starts)
+    rng = np.random.default_rng(seed)
+    drawn: dict[str, list[float]] = {}
+    for _ in range(draws):
+        chosen = rng.integers(0, len(groups), len(groups))
+        repeated = np.repeat(starts[chosen], sizes[chosen])
+        ends = np.cumsum(sizes[chosen])
+        within = np.arange(ends[-1]) - np.repeat(ends - sizes[chosen], sizes[chosen])
+        for name, value in figures(order[repeated + within]).items():
+            drawn.setdefault(name, []).append(value)
+    tail = (1 - level) / 2
+    estimates = {}
+    for name, value in figures(np.arange(count)).items():
+        known = np.array([one for one in drawn.get(name, []) if not math.isnan(one)])
+        low, high = np.quantile(known, [tail, 1 - tail]) if len(known) else (math.nan, math.nan)
+        estimates[name] = Estimate(value=value, low=float(low), high=float(high))
+    return estimates
+
+
+def exact_at_the_ends(estimate: Estimate, count: int, level: float = LEVEL) -> Estimate:
+    """A share of 0 or 1 over `count` patients or photographs with its Clopper-Pearson interval.
+
+    A bootstrap of a share that is 1 draws nothing but 1, and would call it certain.
+    """
+    reach = 1 - ((1 - level) / 2) ** (1 / count) if count else math.nan
+    if estimate.value == 1:
+        return Estimate(value=1.0, low=1 - reach, high=1.0)
+    if estimate.value == 0:
+        return Estimate(value=0.0, low=0.0, high=reach)
+    return estimate
+
+
+def units(patients: Sequence[str], rows: NDArray[np.bool_]) -> int:
+    """Different patients among the photographs where `rows` is true; without a name, its own."""
+    chosen = [patients[int(index)] for index in np.flatnonzero(rows)]
+    return len({one for one in chosen if one}) + sum(not one for one in chosen)
+
+
+def roc_curve(
+    positive: NDArray[np.bool_], score: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """False and true positive rates at every threshold, from (0, 0) to (1, 1)."""
+    order = np.argsort(-score, kind="stable")
+    hits = positive[order]
+    last_of_ties = np.append(np.diff(score[order]) != 0, True)
+    true = np.cumsum(hits)[last_of_ties] / max(1, int(hits.sum()))
+    false = np.cumsum(~hits)[last_of_ties] / max(1, int((~hits).sum()))
+    return np.concatenate([[0.0], false]), np.concatenate([[0.0], true])
+
+
+def rounded(estimate: Estimate) -> dict[str, float | None]:
+    """An estimate as JSON values; what is not defined is null."""
+    return {
+        name: None if math.isnan(value) else round(value, _DIGITS)
+        for name, value in (
+            ("value", estimate.value),
+            ("low", estimate.low),
+            ("high", estimate.high),
+        )
+    }
+
+
+def _figures(
+    scored: Scored,
+    thresholds: Mapping[str, float],
+    *,
+    prevalence: float | None,
+    draws: int,
+    seed: int,
+) -> dict[str, Any]:
+    graded = scored.chosen(scored.gradable)
+    truth, positive, score = graded.truth, graded.referable, graded.score
+    predicted = graded.probabilities.argmax(axis=1)
+    every_positive = scored.referable
+    called_of_all = {
+        name: np.where(scored.gradable, np.nan_to_num(scored.score) >= threshold, True)
+        for name, threshold in thresholds.items()
+    }
+
+    def of_graded(index: Index) -> dict[str, float]:
+        t, p, s = truth[index], positive[index], score[index]
+        found = {"referable_auc": auc(p, s)}
+        if graded.grades:
+            found["accuracy"] = accuracy(t, predicted[index])
+            found["quadratic_weighted_kappa"] = quadratic_weighted_kappa(t, predicted[index])
+            for grade in range(len(GRADE_LABELS)):
+                found[f"auc {grade}"] = auc(t == grade, graded.probabilities[index, grade])
+        for name, threshold in thresholds.items():
+            called = s >= threshold
+            sens, spec = sensitivity(p, called), specificity(p, called)
+            found[f"sensitivity {name}"], found[f"specificity {name}"] = sens, spec
+            if prevalence is not None:
+                ppv, npv = predictive_values(sens, spec, prevalence)
+                found[f"ppv {name}"], found[f"npv {name}"] = ppv, npv
+        return found
+
+    def of_all(index: Index) -> dict[str, float]:
+        return {
+            f"{kind} {name}": figure(every_positive[index], called[index])
+            for name, called in called_of_all.items()
+            for kind, figure in (("sensitivity", sensitivity), ("specificity", specificity))
+        }
+
+    patients = [one.patient for one in graded.photographs]
+    everyone = [one.patient for one in scored.photographs]
+    estimates = bootstrap_figures(of_graded, patients, draws=draws, seed=seed)
+    referred = bootstrap_figures(of_all, everyone, draws=draws, seed=seed)
+    for found, owners, right in (
+        (estimates, patients, positive),
+        (referred, everyone, every_positive),
+    ):
+        for name in thresholds:
+            for kind, rows in (("sensitivity", right), ("specificity", ~right)):
+                key = f"{kind} {name}"
+                found[key] = exact_at_the_ends(found[key], units(owners, rows))
+    named = len({name for name in patients if name})
+    report: dict[str, Any] = {
+        "photographs": len(scored),
+        "gradable": len(graded),
+        "referable": int(positive.sum()),
+        "patients": named or None,
+        "interval": f"95 % percentile bootstrap over {'patients' if named else 'photographs'}, "
+        f"{draws} draws; exact (Clopper-Pearson) where a share is 0 or 1",
+    }
+    for name in ("accuracy", "quadratic_weighted_kappa"):
+        if name in estimates:
+            report[name] = rounded(estimates[name])
+    report["referable_auc"] = rounded(estimates["referable_auc"])
+    if graded.grades:
+        report["auc_by_grade"] = {
+            str(grade): rounded(estimates[f"auc {grade}"]) for grade in range(len(GRADE_LABELS))
+        }
+    report["referable_calibration_error"] = round(expected_calibration_error(positive, score), 4)
+    points: dict[str, Any] = {}
+    for name, threshold in thresholds.items():
+        points[name] = {
+            "threshold": threshold,
+            "sensitivity": rounded(estimates[f"sensitivity {name}"]),
+            "specificity": rounded(estimates[f"specificity {name}"]),
+            "with_ungradable_referred": {
+                kind: rounded(referred[f"{kind} {name}"]) for kind in ("sensitivity", "specificity")
+            },
+        }
+        if prevalence is not None:
+            points[name] |= {
+                "prevalence": prevalence,
+                "ppv": rounded(estimates[f"ppv {name}"]),
+                "npv": rounded(estimates[f"npv {name}"]),
+            }
+    report["operating_points"] = points
+    if graded.grades:
+        report["confusion"] = {
+            "rows": "true grade",
+            "columns": "predicted grade",
+            "labels": list(GRADE_LABELS),
+            "counts": confusion(truth, predicted).tolist(),
+        }
+    return report
+
+
+def _subgroup(
+    scored: Scored, thresholds: Mapping[str, float], *, draws: int, seed: int
+) -> dict[str, Any]:
+    referable = int((scored.referable & scored.gradable).sum())
+    others = int((~scored.referable & scored.gradable).sum())
+    document: dict[str, Any] = {
+        "photographs": len(scored),
+        "ungradable": int((~scored.gradable & ~scored.failed).sum()),
+        "referable": referable,
+        "few": referable < FEW or others < FEW,
+    }
+    if scored.gradable.any():
+        figures = _figures(scored, thresholds, prevalence=None, draws=draws, seed=seed)
+        for name in ("accuracy", "quadratic_weighted_kappa", "referable_auc"):
+            if name in figures:
+                document[name] = figures[name]
+        document["operating_points"] = figures["operating_points"]
+    return document
+
+
+def _ungradable(scored: Scored) -> dict[str, Any]:
+    refused = ~scored.gradable & ~scored.failed
+    reasons: dict[str, int] = {}
+    for index in np.flatnonzero(refused):
+        for reason in scored.reasons[index].split():
+            reasons[reason] = reasons.get(reason, 0) + 1
+    return {
+        "photographs": int(refused.sum()),
+        "by_grade": np.bincount(scored.truth[refused], minlength=len(GRADE_LABELS)).tolist(),
+        "reasons": dict(sorted(reasons.items())),
+        "failed": int(scored.failed.sum()),
+    }
+
+
+def _check_columns(scored: Scored, by: Sequence[str]) -> None:
+    known: dict[str, None] = {"eye": None}
+    for one in scored.photographs:
+        known.update(dict.fromkeys(one.extra))
+    for column in by:
+        if column not in known:
+            raise DataError(f"the table has no column {column!r}; it has {', '.join(known)}")
+
+
+def _values(scored: Scored, column: str) -> dict[str, NDArray[np.bool_]]:
+    values = np.array(
+        [
+            (one.eye if column == "eye" else one.extra.get(column, "")) or "not stated"
+            for one in scored.photographs
+        ]
+    )
+    return {str(value): values == value for value in np.unique(values)}
+
+
+def _groups(patients: Sequence[str]) -> list[Index]:
+    groups: dict[str, list[int]] = {}
+    for index, patient in enumerate(patients):
+        groups.setdefault(patient or f"\0{index}", []).append(index)
+    return [np.array(members, np.intp) for members in groups.values()]

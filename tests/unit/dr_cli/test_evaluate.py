@@ -1,0 +1,152 @@
+"""`dr evaluate`, `dr model recalibrate` and `dr model gate`, and their mistakes."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dr_cli import __main__ as program
+from inference_image.model_spec import load_model_spec
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Runs `dr ARGUMENTS` in an empty folder; gives exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DR_DEBUG", raising=False)
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
+
+    def run_dr(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dr", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            program.main()
+        out, err = capsys.readouterr()
+        code = caught.value.code
+        return code if isinstance(code, int) else int(code is not None), out, err
+
+    return run_dr
+
+
+def small_package(repository: Path, folder: Path) -> Path:
+    """The tiny model as one for prepared 28 px pictures: no crop, no gate."""
+    shutil.copytree(repository / "tests" / "data" / "tiny-model", folder)
+    document = json.loads((folder / "model.json").read_text())
+    document.update(id=folder.name, preprocessing=[], quality_gate=None)
+    (folder / "model.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.fixture
+def site(run: Run, repository: Path, tmp_path: Path) -> Path:
+    """A package, and 120 pictures of a site with a split, in the working folder."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 10), ("val", 80), ("test", 60)):
+        arrays[f"{part}_images"] = rng.integers(0, 256, (count, 28, 28, 3), np.uint8)
+        arrays[f"{part}_labels"] = (np.arange(count) % 5)[:, None]
+    np.savez(tmp_path / "site.npz", **arrays)
+    assert run("data", "table", "npz", "site.npz", "--out", "table.csv")[0] == 0
+    split = ("data", "split", "table.csv", "--column", "published_split", "--out", "split.csv")
+    assert run(*split)[0] == 0
+    return small_package(repository, tmp_path / "small")
+
+
+def test_a_model_is_evaluated_on_one_part(run: Run, site: Path) -> None:
+    code, out, _ = run(
+        *("evaluate", "table.csv", "--split", "split.csv", "--model", str(site)),
+        *("--prevalence", "0.1", "--by", "published_split", "--out", "result"),
+        *("--draws", "60"),
+    )
+    assert code == 0
+    assert "60 photographs: 60 graded, 0 ungradable, 0 failed" in out
+    assert "PPV at a prevalence of 10 %" in out
+    report = json.loads(Path("result/report.json").read_text())
+    assert report["model"] == {"id": "small", "sha256": load_model_spec(site).sha256}
+    assert report["data"] == "table.csv, part test of split.csv"
+    assert set(report["subgroups"]["published_split"]) == {"test"}
+    assert sum(map(sum, report["confusion"]["counts"])) == 60
+    assert Path("result/confusion.png").stat().st_size > 1000
+
+
+def test_a_medmnist_file_needs_no_table(run: Run, site: Path) -> None:
+    arguments = ("evaluate", "--npz", "site.npz", "--model", str(site), "--out", "result")
+    arguments += ("--draws", "20")
+    assert run(*arguments)[0] == 0
+    assert json.loads(Path("result/report.json").read_text())["data"] == "site.npz, part test"
+    code, out, _ = run(*arguments, "--part", "validation")
+    assert (code, "80 photographs" in out) == (0, True)
+    code, _, err = run(*arguments, "--part", "holdout")
+    assert (code, "it has test, train, validation" in err) == (1, True)
+
+
+def test_a_package_is_recalibrated_for_a_site_and_gated(run: Run, site: Path) -> None:
+    code, out, _ = run(
+        *("model", "recalibrate", str(site), "table.csv", "--split", "split.csv"),
+        *("--out", "small-site", "--sensitivity", "0.9", "--specificity", "0.9"),
+        *("--draws", "30"),
+    )
+    assert code == 0
+    assert "80 images chose: 80 gradable, 48 referable" in out
+    assert "on the test part:" in out
+    spec = load_model_spec(Path("small-site"))
+    assert spec.id == "small-site"
+    assert spec.raw["calibration"]["data"] == "table"
+    assert run("evaluate", "table.csv", "--model", "small-site", "--draws", "20")[0] == 0
+
+    gate = ("model", "gate", "small-site", "table.csv", "--reference", str(site), "--draws", "30")
+    code, out, _ = run(*gate, "--split", "split.csv")
+    assert code == 1
+    verdict = load_model_spec(Path("small-site")).raw["gate"]["verdict"]
+    assert f"verdict: {verdict}" in out
+    assert verdict in ("refused", "insufficient data")
+
+
+def test_a_copy_passes_the_gate_and_the_verdict_is_recorded_on_wish(run: Run, site: Path) -> None:
+    shutil.copytree(site, "copy")
+    before = load_model_spec(Path("copy")).sha256
+    gate = ("model", "gate", "copy", "table.csv", "--reference", str(site), "--margin", "0.05")
+    gate += ("--draws", "30")
+    code, out, _ = run(*gate, "--no-record")
+    assert (code, "verdict: passed" in out) == (0, True)
+    assert load_model_spec(Path("copy")).sha256 == before
+    assert run(*gate)[0] == 0
+    assert load_model_spec(Path("copy")).raw["gate"]["verdict"] == "passed"
+    code, out, _ = run(*gate, "--split", "split.csv")
+    assert (code, "verdict: insufficient data" in out) == (1, True)
+    assert "at least 52 are needed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("evaluate --model small", "name a table of `dr data table`, or a MedMNIST file"),
+        ("evaluate table.csv --npz site.npz", "name a table"),
+        ("evaluate table.csv --model small --url http://127.0.0.1:9", "choose one of"),
+        ("evaluate table.csv --part test --model small", "--part needs a --split"),
+        ("evaluate --npz site.npz --split split.csv", "parts of its own"),
+        ("evaluate table.csv --split split.csv --part x", "no photograph in the part 'x'"),
+        ("evaluate table.csv --model small --prevalence 5", "share between 0 and 1"),
+        ("evaluate table.csv --model small --by site", "no column 'site'"),
+        ("evaluate table.csv --url http://127.0.0.1:9", "no photograph was graded"),
+        ("model recalibrate small table.csv --out small", "is not empty"),
+        (
+            "model recalibrate small table.csv --split split.csv --out o --sensitivity 0.99",
+            "insufficient data: 48 referable",
+        ),
+        ("model gate small/model.json table.csv --reference small", "is no folder"),
+        ("model gate small table.csv --reference small --margin 2", "the margin of sensitivity"),
+        ("model gate small nowhere.csv --reference small", "nowhere.csv cannot be read"),
+    ],
+)
+def test_mistakes_are_one_sentence(run: Run, site: Path, arguments: str, sentence: str) -> None:
+    code, _, err = run(*arguments.split())
+    assert code == 1
+    assert err.startswith("dr: ")
+    assert sentence in err
+    assert err.count("\n") == 1
