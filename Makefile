@@ -61,8 +61,9 @@ nginx: setup
 test: check lambda-emulator nginx ## All static checks and the test suite (no Docker, no AWS account)
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10
 
-test-slow: setup-training ## What needs another framework, a Docker engine or a browser
+test-slow: setup-training nginx ## What needs another framework, a Docker engine or a browser
 	$(TRAINING)/python -m pytest tests/slow --durations=10
+	DR_TEST_TENSORFLOW=$(CURDIR)/$(TRAINING)/python $(BIN)/python -m pytest tests/contract/test_service.py -k tensorflow
 
 check: setup ## Static gates only: format, lint, types, import directions, lock files
 	$(BIN)/ruff format --check .

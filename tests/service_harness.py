@@ -141,8 +141,14 @@ class Served:
     """A real `python -m inference_image.serve` on a free port of the loopback interface."""
 
     def __init__(
-        self, model_dir: Path, *, environment: Mapping[str, str] | None = None, prefix: tuple = ()
+        self,
+        model_dir: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        prefix: tuple = (),
+        python: str = sys.executable,
     ) -> None:
+        self.model_dir = model_dir
         self._environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(REPOSITORY),
@@ -153,7 +159,7 @@ class Served:
             "SAGEMAKER_BIND_TO_PORT": "0",
             **(environment or {}),
         }
-        self._command = [*prefix, sys.executable, "-m", "inference_image.serve", "serve"]
+        self._command = [*prefix, python, "-m", "inference_image.serve", "serve"]
         self.events: list[dict[str, Any]] = []
         self.port = 0
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from inference_image.settings import Settings
 from tests.described_answers import Described
 from tests.lambda_harness import InLambda
 from tests.service_harness import (
+    REPOSITORY,
     TINY_MODEL,
     InProcess,
     Served,
@@ -36,14 +39,27 @@ from tests.service_harness import (
 SMALL_LIMITS = {"DR_MAX_IMAGE_BYTES": "2000000", "DR_MAX_IMAGE_PIXELS": "16000000"}
 
 
-@pytest.fixture(scope="module", params=["application", "process", "full", "lambda"])
-def service(request: pytest.FixtureRequest) -> Iterator[Any]:
+# The interpreter with TensorFlow: `make test-slow` sets it and runs the suite over that runtime.
+TENSORFLOW = os.environ.get("DR_TEST_TENSORFLOW")
+TRANSPORTS = ["application", "process", "full", "lambda", *(["tensorflow"] if TENSORFLOW else [])]
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def service(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Any]:
     environment = {"DR_MODEL_DIR": str(TINY_MODEL), **SMALL_LIMITS}
     transport: Any
     if request.param == "application":
         transport = InProcess(create_app(Settings.from_environment(environment)))
     elif request.param == "lambda":
         transport = InLambda(environment=SMALL_LIMITS)
+    elif request.param == "tensorflow":
+        # As in its image: the runtime is set, and the layout follows.
+        twin = tmp_path_factory.mktemp("twin")
+        script = REPOSITORY / "tests" / "data" / "make_tiny_model.py"
+        command = [str(TENSORFLOW), str(script), "--saved-model", str(twin)]
+        subprocess.run(command, check=True, capture_output=True)
+        environment = {**SMALL_LIMITS, "DR_RUNTIME": "tensorflow"}
+        transport = Served(twin, environment=environment, python=str(TENSORFLOW))
     else:
         layout = {"DR_LAYOUT": "full" if request.param == "full" else "lean"}
         transport = Served(TINY_MODEL, environment={**SMALL_LIMITS, **layout})
@@ -95,7 +111,7 @@ def test_a_photograph_is_graded_in_the_documented_shape(service: Any) -> None:
     assert answer["consistent"] == ((answer["grade"] >= 2) == referable["positive"])
     assert answer["quality"] == {"gradable": True, "reasons": []}
     assert answer["model"]["id"] == "tiny-test"
-    assert answer["model"]["sha256"] == digest_of(TINY_MODEL)
+    assert answer["model"]["sha256"] == digest_of(getattr(service, "model_dir", TINY_MODEL))
     assert answer["model"]["notice"].startswith("Random weights")
     assert 0 < answer["predictionLatency"] <= answer["requestLatency"] < 30
 

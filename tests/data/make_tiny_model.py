@@ -1,6 +1,7 @@
 """Writes tests/data/tiny-model: a model package of a few kilobytes for the service's tests.
 
     .venv-training/bin/python tests/data/make_tiny_model.py
+    .venv-training/bin/python tests/data/make_tiny_model.py --saved-model FOLDER   # its twin
 
 The network has the shape of the real ones (uint8 pixels in, rescaling inside, a last feature
 map, global average pooling, dense layers) and seeded random weights: its grades mean nothing.
@@ -8,6 +9,7 @@ map, global average pooling, dense layers) and seeded random weights: its grades
 
 import hashlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -22,8 +24,33 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from inference_image.contract import GRADE_LABELS  # noqa: E402
 
 
+def saved_model_twin(target: Path) -> None:
+    """The same network and description, with a SavedModel in place of the `.tflite` file."""
+    module = build()[0]
+    tf.saved_model.save(module, str(target / "model" / "1"), signatures=module.serve)
+    shutil.copy(TARGET / "head.npz", target)
+    document = json.loads((TARGET / "model.json").read_text(encoding="utf-8"))
+    document["files"] = {}
+    for path in sorted(path for path in target.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        document["files"][path.relative_to(target).as_posix()] = {
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "size_bytes": len(data),
+        }
+    (target / "model.json").write_text(json.dumps(document), encoding="utf-8")
+
+
 def main() -> None:
-    """Build, convert and describe the package."""
+    """Convert and describe the package."""
+    module, kernels, biases = build()
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [module.serve.get_concrete_function()], module
+    )
+    write(converter.convert(), kernels, biases)
+
+
+def build() -> tuple[tf.Module, list[np.ndarray], list[np.ndarray]]:
+    """The network with seeded weights, and those of its head."""
     generator = np.random.default_rng(7)
     filters = [
         tf.constant(generator.normal(0, 0.2, (4, 4, before, after)), tf.float32)
@@ -45,11 +72,13 @@ def main() -> None:
 
     module = tf.Module()
     module.serve = serve
-    converter = tf.lite.TFLiteConverter.from_concrete_functions(
-        [serve.get_concrete_function()], module
-    )
+    return module, kernels, biases
+
+
+def write(model: bytes, kernels: list[np.ndarray], biases: list[np.ndarray]) -> None:
+    """The files of the package."""
     TARGET.mkdir(exist_ok=True)
-    (TARGET / "model.tflite").write_bytes(converter.convert())
+    (TARGET / "model.tflite").write_bytes(model)
     np.savez(
         TARGET / "head.npz",
         kernel_0=kernels[0],
@@ -92,4 +121,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--saved-model"]:
+        saved_model_twin(Path(sys.argv[2]))
+    else:
+        main()

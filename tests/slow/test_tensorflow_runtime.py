@@ -20,7 +20,15 @@ from inference_image.model_spec import InputEncoding, ModelPackageError, file_sh
 from inference_image.predictor import Predictor
 from inference_image.runtimes.litert import LiteRTRuntime
 from inference_image.runtimes.tensorflow import TensorFlowRuntime
-from tests.service_harness import REPOSITORY, drawn_jpeg, drawn_pixels
+from tests.service_harness import (
+    REPOSITORY,
+    TINY_MODEL,
+    Served,
+    drawn_jpeg,
+    drawn_pixels,
+    stop,
+    wait_until,
+)
 
 tf = pytest.importorskip("tensorflow")
 
@@ -321,6 +329,36 @@ print(resident_mib() - before, tf.config.threading.get_intra_op_parallelism_thre
     assert float(grown_mib) < 20
     assert intra == "2"
     assert "Traceback" not in ended.stderr
+
+
+def test_two_workers_predict_after_the_fork_and_are_counted_as_one(tmp_path: Path) -> None:
+    script = REPOSITORY / "tests" / "data" / "make_tiny_model.py"
+    subprocess.run(
+        [sys.executable, str(script), "--saved-model", str(tmp_path)],
+        check=True,
+        capture_output=True,
+    )
+    environment = {
+        "DR_RUNTIME": "tensorflow",
+        "DR_SERVING_MODE": "realtime",
+        "MODEL_SERVER_WORKERS": "2",
+        # A model that was built before the fork would hang here for ever.
+        "MODEL_SERVER_TIMEOUT": "10",
+    }
+    photograph = drawn_jpeg()
+    with Served(tmp_path, environment=environment) as served:
+        wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 2, within_s=240)
+        answers = [
+            served.request("POST", "/invocations", photograph, {"Content-Type": "image/jpeg"})
+            for _ in range(20)
+        ]
+        assert {answer.status for answer in answers} == {200}
+        counts = [answer.json()["container"]["requests_before"] for answer in answers]
+        assert counts == list(range(20))
+        litert = Predictor.load(TINY_MODEL, threads=1).predict(photograph)
+        assert answers[0].json()["predictions"] == pytest.approx(litert.probabilities, abs=1e-4)
+        stop(served)
+        assert served.end() == 0
 
 
 def softmax(logits: Any) -> Any:
