@@ -6,6 +6,7 @@ HOST_PYTHON := $(shell command -v $(PYTHON))
 VENV := .venv
 BIN := $(VENV)/bin
 TRAINING := .venv-training/bin
+BENCHING := .venv-bench/bin
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
@@ -15,8 +16,8 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/node_modules/.bin:$(PATH):$(CURDIR)/.n
 export CDK_DISABLE_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help image setup setup-training demo test test-slow check format lock synth \
-        train-demo wheel clean lambda-emulator
+.PHONY: help image setup setup-training setup-bench bench-serving demo test test-slow check format lock \
+        synth train-demo wheel clean lambda-emulator
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -27,6 +28,9 @@ setup:
 
 setup-training: setup
 	@$(HOST_PYTHON) tools/setup_environment.py --training
+
+setup-bench: setup
+	@$(HOST_PYTHON) tools/setup_environment.py --bench
 
 demo: setup ## Deploy to a local AWS with the real CDK CLI and grade two photographs (PHOTOGRAPH=FILE: yours)
 	@$(BIN)/dr demo $(if $(PHOTOGRAPH),--photograph "$(PHOTOGRAPH)")
@@ -64,6 +68,9 @@ test: check lambda-emulator nginx ## All static checks and the test suite (no Do
 test-slow: setup-training nginx ## What needs another framework, a Docker engine or a browser
 	$(TRAINING)/python -m pytest tests/slow --durations=10
 	DR_TEST_TENSORFLOW=$(CURDIR)/$(TRAINING)/python $(BIN)/python -m pytest tests/contract/test_service.py -k tensorflow
+
+bench-serving: setup-bench ## Measure the service beside other servers, 25 min (BENCH=--quick: 3 min)
+	$(BENCHING)/python -m benchmarks.serving $(BENCH)
 
 check: setup ## Static gates only: format, lint, types, import directions, lock files
 	$(BIN)/ruff format --check .

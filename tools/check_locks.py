@@ -37,6 +37,7 @@ LOCKS = (
     Lock("requirements.txt"),
     Lock("requirements/dev.txt", ("serving", "full", "experiments", "local", "data", "dev")),
     Lock("requirements/training.txt", ("serving", "full", "training", "test")),
+    Lock("requirements/bench.txt", source="requirements/bench.in"),
     Lock("requirements/uv.txt", source="requirements/uv.in"),
     Lock(
         "requirements/lambda-emulator.txt",

@@ -2,6 +2,7 @@
 
     python3 tools/setup_environment.py              # .venv and node_modules
     python3 tools/setup_environment.py --training   # .venv-training, with TensorFlow
+    python3 tools/setup_environment.py --bench      # .venv-bench, with the servers compared
 
 Standard library only, since it runs before anything is installed. Packages come from the
 hash-locked files under requirements/, with the index, proxy and certificates that pip is
@@ -56,6 +57,7 @@ class SetupError(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description="Set up the development environment.")
     parser.add_argument("--training", action="store_true", help="the environment with TensorFlow")
+    parser.add_argument("--bench", action="store_true", help="the servers that are compared")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
@@ -70,6 +72,8 @@ def main() -> int:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if arguments.training:
                 set_up(ROOT / ".venv-training", "training.txt", with_cdk_cli=False)
+            elif arguments.bench:
+                set_up(ROOT / ".venv-bench", "bench.txt", with_cdk_cli=False)
             else:
                 set_up(ROOT / ".venv", "dev.txt", with_cdk_cli=True)
     except SetupError as error:

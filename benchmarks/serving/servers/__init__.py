@@ -1,0 +1,1 @@
+"""What the service is measured against; each module is started as a process of its own."""

@@ -1,0 +1,181 @@
+"""Figures of the serving benchmark, derived from samples, and the page that shows them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.serving import report
+
+CONTENDERS = {"service": 300.0, "baseline": 15.0, "litserve": 250.0, "bentoml": 275.0}
+
+
+def document(*, rounds: int = 3) -> dict[str, Any]:
+    """Three rounds on a machine that gets slower: ratios hold, rates do not."""
+    samples = [
+        {
+            "round": number,
+            "network": "mobilenet",
+            "photograph": "224px",
+            "clients": clients,
+            "contender": contender,
+            "per_s": per_s / (number + 1),
+            "median_ms": 1000 / per_s * (number + 1),
+            "p95_ms": 2000 / per_s,
+            "cpu_ms": 6.0,
+            "generator_cpu_share": 0.02,
+        }
+        for number in range(rounds)
+        for clients in (1, 40)
+        for contender, per_s in {**CONTENDERS, "ceiling": 320.0}.items()
+    ]
+    starts = [
+        {
+            "contender": contender,
+            "network": "mobilenet",
+            "first_answer_s": seconds,
+            "cpu_s": 1.0,
+            "resident_mb": 85.0,
+        }
+        for contender, seconds in (("service", 0.4), ("service", 0.5), ("baseline", 9.0))
+    ]
+    stages = {
+        "decode": 0.4,
+        "locate": 0.4,
+        "resize": 0.3,
+        "quality": 0.3,
+        "network": 4.0,
+        "json": 0.05,
+        "log": 0.05,
+        "predict": 5.4,
+    }
+    return {
+        "measured_on": "2026-11-28",
+        "machine": {
+            "processor": "a processor",
+            "cores": 2,
+            "memory_gib": 24,
+            "architecture": "x86_64",
+            "kernel": "6",
+            "python": "3.11",
+            "versions": {"pillow": "13"},
+        },
+        "plan": {
+            "rounds": rounds,
+            "starts": 2,
+            "seconds": 4,
+            "warm_up_s": 1,
+            "workers": 2,
+            "clients": [1, 40],
+        },
+        "photographs": {"224px": {"bytes": 11_000, "width_px": 224, "height_px": 224}},
+        "load_average": [0.1],
+        "samples": samples,
+        "starts": starts,
+        "breakdown": {"mobilenet": {"224px": stages}},
+        "failures": [],
+    }
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    measured = document()
+    # The service slower in one round alone must not decide.
+    for sample in measured["samples"]:
+        if sample["round"] == 2 and sample["contender"] == "service":
+            sample["per_s"] /= 10
+    ratio = report.rate_ratio("baseline", "mobilenet", "224px")(measured)
+    assert ratio == pytest.approx(20.0)
+    assert report.latency_ratio("mobilenet", "224px")(measured) == pytest.approx(20.0)
+
+
+def test_a_missing_round_of_one_contender_leaves_the_others() -> None:
+    measured = document()
+    measured["samples"] = [
+        s for s in measured["samples"] if (s["round"], s["contender"]) != (0, "baseline")
+    ]
+    assert report.rate_ratio("baseline", "mobilenet", "224px")(measured) == pytest.approx(20.0)
+
+
+def test_what_was_not_measured_is_said_and_not_counted() -> None:
+    measured = document()
+    by_figure = {(t.figure, t.against): t.reached(measured) for t in report.TARGETS}
+    assert by_figure["VGG19: resident memory after it", ""] is None
+    assert by_figure["MobileNet, 224 px, 40 clients: answers a second", "baseline"] is True
+    text = report.markdown(measured)
+    assert "| VGG19: resident memory after it | ≤ 140 MB | not measured |  |" in text
+
+
+def test_every_aim_is_decided_by_its_bound() -> None:
+    measured = document()
+    for target in report.TARGETS:
+        value = target.measure(measured)
+        if value is None:
+            continue
+        worse = value - 1e-9 if target.at_most else value + 1e-9
+        same = report.Target(**{**vars(target), "bound": value})
+        harder = report.Target(**{**vars(target), "bound": worse})
+        assert same.reached(measured) is True, target.figure
+        assert harder.reached(measured) is False, target.figure
+
+
+def test_beside_the_network_is_all_that_a_request_costs_but_the_network() -> None:
+    share = report.beside_network("mobilenet", "224px")(document())
+    assert share == pytest.approx((6.0 - 4.0) / 4.0)
+
+
+def test_the_rest_of_a_request_is_what_the_stages_leave() -> None:
+    text = report.markdown(document())
+    (rest,) = re.findall(r"\| the rest: [^|]*\| ([\d.]+) \|", text)
+    assert float(rest) == pytest.approx(6.0 - 5.5)
+
+
+def test_a_failure_is_shown() -> None:
+    measured = document()
+    measured["failures"] = [{"network": "vgg19", "contender": "litserve", "error": "it\nended"}]
+    assert "| vgg19 | litserve | it ended |" in report.markdown(measured)
+
+
+def test_the_page_keeps_what_stands_around_the_tables(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    report.update(page, document())
+    once = page.read_text()
+    report.update(page, document())
+    assert page.read_text() == once
+    assert once.startswith(f"before\n{report.BEGIN}\n")
+    assert once.endswith(f"{report.END}\nafter\n")
+    assert "old" not in once
+
+
+def test_a_page_without_markers_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text("nothing generated")
+    with pytest.raises(ValueError, match=r"performance\.md lacks the lines"):
+        report.update(page, document())
+
+
+def test_the_page_shows_the_figures_of_the_document(repository: Path) -> None:
+    page = (repository / "docs" / "performance.md").read_text(encoding="utf-8")
+    shown = page.partition(report.BEGIN)[2].partition(report.END)[0].strip()
+    assert shown == report.markdown(json.loads(report.DOCUMENT.read_bytes())), (
+        "run `python -m benchmarks.serving --report`"
+    )
+
+
+def test_the_servers_differ_in_nothing_but_themselves(repository: Path) -> None:
+    """The benchmark's lock has the versions that the service's image has."""
+
+    def pins(path: str) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for name, pin in re.findall(
+            r"^([a-z0-9-]+)==([^ ;\\]+)", (repository / path).read_text(), re.MULTILINE
+        ):
+            found.setdefault(name, set()).add(pin)
+        return found
+
+    bench = pins("requirements/bench.txt")
+    image = pins("inference_image/requirements-litert.txt")
+    for name in ("ai-edge-litert", "httptools", "numpy", "pillow", "starlette", "uvicorn"):
+        assert bench[name] == image[name], name
