@@ -72,6 +72,8 @@ from inference_image.requests import (
 )
 from inference_image.settings import Settings
 
+# An ASGI extension: functions to call when the sender closes the connection.
+CLOSING: Final = "dr_endpoints.closing"
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 # An oversized body is read to its end (and dropped) up to this multiple, so that the sender
 # sees the 413 and not a broken connection.
@@ -500,18 +502,27 @@ class _Service:
             place.leave()
             raise
         left_s = deadline_s - time.perf_counter()
-        gone = asyncio.ensure_future(_disconnected(request))
-        either: list[asyncio.Future[Any]] = [waiting, gone]
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def end(_: object = None) -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        waiting.add_done_callback(end)
+        sender = _Sender(request, on_leaving=end)
+        timer = loop.call_later(max(0.0, left_s), end)
         try:
-            await asyncio.wait(either, timeout=max(0.0, left_s), return_when="FIRST_COMPLETED")
+            await ended
         finally:
-            gone.cancel()
+            timer.cancel()
+            sender.forget()
         if work.queued_ms is not None:
             fields["queue_ms"] = work.queued_ms
         if waiting.done():
             return self._result(job, predictor, request, began, fields)
         job.cancel()
-        if gone.done():
+        if sender.has_left:
             fields["outcome"] = "abandoned"
             raise ClientDisconnect
         return self._refusal(
@@ -814,6 +825,41 @@ def _finished(waiting: "asyncio.Future[Answers]", work: _Work, place: _Place) ->
     # Retrieved here as well, so that a request that gave up leaves no warning behind.
     if not waiting.cancelled():
         waiting.exception()
+
+
+class _Sender:
+    """Notices that the sender of a request closes the connection.
+
+    A server that offers `CLOSING` tells it, which costs nothing; any other is asked, in a task.
+    """
+
+    def __init__(self, request: Request, *, on_leaving: Callable[[], None]) -> None:
+        self.has_left = False
+        self._on_leaving = on_leaving
+        self._asking: asyncio.Task[None] | None = None
+        self._told: set[Callable[[], None]] | None = request.scope.get("extensions", {}).get(
+            CLOSING
+        )
+        if self._told is not None:
+            self._told.add(self._leave)
+        else:
+            self._asking = asyncio.ensure_future(_disconnected(request))
+            self._asking.add_done_callback(self._asked)
+
+    def forget(self) -> None:
+        """The request has its answer."""
+        if self._told is not None:
+            self._told.discard(self._leave)
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _asked(self, asking: "asyncio.Task[None]") -> None:
+        if not asking.cancelled():
+            self._leave()
+
+    def _leave(self) -> None:
+        self.has_left = True
+        self._on_leaving()
 
 
 async def _disconnected(request: Request) -> None:

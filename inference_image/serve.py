@@ -429,6 +429,8 @@ def _protocol_class() -> "type[HttpToolsProtocol]":
 
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+    from inference_image.http_app import CLOSING
+
     class Protocol(HttpToolsProtocol):
         """Closes a connection on which a request's header does not end in time, or is too long.
 
@@ -448,11 +450,14 @@ def _protocol_class() -> "type[HttpToolsProtocol]":
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(_OneWrite(transport, self.loop))  # type: ignore[arg-type]
+            self._closing: set[Callable[[], None]] = set()
             self._expect_header()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_waiting()
             super().connection_lost(exc)
+            for tell in tuple(self._closing):
+                tell()
 
         def data_received(self, data: bytes) -> None:
             if self._skipped_left:
@@ -492,11 +497,14 @@ def _protocol_class() -> "type[HttpToolsProtocol]":
         def on_headers_complete(self) -> None:
             self._stop_waiting()
             self._in_message = True
+            self.scope["extensions"] = {CLOSING: self._closing}  # type: ignore[dict-item]
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
             self._begun = self._in_message = False
             super().on_message_complete()
+            # A large body has stopped the reading; unread, a closed connection is not noticed.
+            self.flow.resume_reading()
 
         def _turns_away(self, data: bytes) -> bool:
             """Whether this was a request that found the queue full, and is answered."""

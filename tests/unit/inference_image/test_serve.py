@@ -4,8 +4,8 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
 import pytest
@@ -100,8 +100,9 @@ def test_at_the_end_whoever_still_waits_is_told() -> None:
                 assert caller.recv(1000).startswith(b"HTTP/1.1 503 ")
 
 
-async def _answer_to(app: Any, chunks: Iterable[bytes], *, pause_s: float = 0.0) -> bytes:
-    """All that the service's HTTP protocol says to what is sent, until it closes."""
+@asynccontextmanager
+async def _listening(app: Any) -> AsyncIterator[tuple[str, int]]:
+    """The service's HTTP protocol in front of an application, and its address."""
     import asyncio
 
     import uvicorn
@@ -117,7 +118,15 @@ async def _answer_to(app: Any, chunks: Iterable[bytes], *, pause_s: float = 0.0)
         0,
     )
     async with listening:
-        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        yield listening.sockets[0].getsockname()
+
+
+async def _answer_to(app: Any, chunks: Iterable[bytes], *, pause_s: float = 0.0) -> bytes:
+    """All that it says to what is sent, until it closes."""
+    import asyncio
+
+    async with _listening(app) as address:
+        reader, writer = await asyncio.open_connection(*address)
         try:
             # Who sends more than is read is reset, and may or may not see the answer.
             with suppress(ConnectionError):
@@ -224,6 +233,42 @@ def test_the_rest_of_a_refused_body_is_no_header(monkeypatch: pytest.MonkeyPatch
     # Nothing but the refusal: a 400 for the body's rest would reset the connection.
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("size", [0, 2_000_000])
+def test_an_application_is_told_when_the_sender_of_a_whole_body_leaves(size: int) -> None:
+    import asyncio
+
+    from inference_image.http_app import CLOSING
+
+    class Waits(_App):
+        left = False
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            # Nothing reads on while the prediction is waited for.
+            while (await receive()).get("more_body"):
+                pass
+            gone = asyncio.Event()
+            scope["extensions"][CLOSING].add(gone.set)
+            whole.set()
+            await asyncio.wait_for(gone.wait(), 5)
+            self.left = True
+
+    async def chunks() -> None:
+        head = f"POST / HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode()
+        async with _listening(app) as address:
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(head + bytes(size))
+            await writer.drain()
+            await asyncio.wait_for(whole.wait(), 5)
+            writer.close()
+            until = time.monotonic() + 5
+            while not app.left and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+
+    app, whole = Waits(), asyncio.Event()
+    asyncio.run(chunks())
+    assert app.left
 
 
 def test_header_and_body_of_an_answer_are_one_write() -> None:
