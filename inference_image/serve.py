@@ -504,7 +504,9 @@ def _protocol_class() -> "type[HttpToolsProtocol]":
             self._begun = self._in_message = False
             super().on_message_complete()
             # A large body has stopped the reading; unread, a closed connection is not noticed.
-            self.flow.resume_reading()
+            # Requests sent ahead of their turn stay unread.
+            if not self.pipeline:
+                self.flow.resume_reading()
 
         def _turns_away(self, data: bytes) -> bool:
             """Whether this was a request that found the queue full, and is answered."""

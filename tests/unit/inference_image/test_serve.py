@@ -271,6 +271,33 @@ def test_an_application_is_told_when_the_sender_of_a_whole_body_leaves(size: int
     assert app.left
 
 
+def test_requests_sent_ahead_of_their_turn_stay_unread() -> None:
+    import asyncio
+
+    class Waits(_App):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            begun.set()
+            await answer.wait()
+
+    async def send_ahead() -> int:
+        async with _listening(Waits()) as address:
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET /ping HTTP/1.1\r\n\r\n")
+            await asyncio.wait_for(begun.wait(), 5)
+            sent = 0
+            with suppress(TimeoutError):
+                while sent < 100_000_000:
+                    writer.write(b"GET /ping HTTP/1.1\r\n\r\n" * 1000)
+                    sent += 22_000
+                    await asyncio.wait_for(writer.drain(), 0.5)
+            answer.set()
+            writer.transport.abort()
+            return sent
+
+    begun, answer = asyncio.Event(), asyncio.Event()
+    assert asyncio.run(send_ahead()) < 20_000_000
+
+
 def test_header_and_body_of_an_answer_are_one_write() -> None:
     import asyncio
 
