@@ -101,6 +101,7 @@ class LambdaDREndpoint(DREndpoint):
             provisioned_concurrency=known_number(provisioned_concurrency),
             architecture=image.architecture,
             environment={**(chosen.environment or {}), **own},
+            package_bytes=None if model is None else model.size_bytes,
             unsupported=chosen.given(*_EXCLUDED),
         )
         if chosen.scaling is not None:

@@ -77,6 +77,7 @@ DEPLOYMENT_TIMEOUT_S: Final = (600, 28_800)
 CANARY_PERCENT: Final = (1, 50)
 LINEAR_PERCENT: Final = (10, 50)
 ROLLING_PERCENT: Final = (5, 50)
+SERVERLESS_SHIFTS: Final = ("all-at-once", "canary", "linear")
 ROLLBACK_ALARMS: Final = (1, 10)
 CODEDEPLOY_PERCENT: Final = (1, 99)
 STARTUP_TIMEOUT_S: Final = (60, 3600)
@@ -272,6 +273,11 @@ _DEPLOYMENT_CONFIG = Source(
     checked=_CHECKED,
     read="text and shape bounds in botocore 1.44.8's service model",
 )
+_GUARDRAILS = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/dg/deployment-guardrails-exclusions.html",
+    checked=_CHECKED,
+    read="the page's text",
+)
 _CODEDEPLOY = Source(
     url="https://docs.aws.amazon.com/codedeploy/latest/APIReference/API_TrafficRoutingConfig.html",
     checked=_CHECKED,
@@ -293,16 +299,16 @@ _TAG = Source(
     read="shape bounds in botocore 1.44.8's service model",
 )
 _INSTANCE_SCALING = Source(
-    url="https://docs.aws.amazon.com/sagemaker/latest/dg/endpoint-auto-scaling.html",
+    url="https://docs.aws.amazon.com/sagemaker/latest/dg/endpoint-auto-scaling-add-policy.html",
     checked=_CHECKED,
-    read="as known; RegisterScalableTarget in botocore 1.44.8 knows 0 for variants as well, which "
-    "is for endpoints of inference components",
+    read="the page's text; RegisterScalableTarget in botocore 1.44.8 lists 0 for variants as well, "
+    "as known for endpoints of inference components",
 )
 _SERVERLESS_SCALING = Source(
     url="https://docs.aws.amazon.com/sagemaker/latest/dg/serverless-endpoints-autoscale.html",
     checked=_CHECKED,
-    read="as known; ProvisionedConcurrency begins at 1 in botocore 1.44.8's service model, while "
-    "RegisterScalableTarget there lists 0",
+    read="the page's text, and ProvisionedConcurrency begins at 1 in botocore 1.44.8's service "
+    "model; RegisterScalableTarget there lists 0",
 )
 
 SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
@@ -337,6 +343,7 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
         "CANARY_PERCENT": _TRAFFIC_ROUTING,
         "LINEAR_PERCENT": _TRAFFIC_ROUTING,
         "ROLLING_PERCENT": _DEPLOYMENT_CONFIG,
+        "SERVERLESS_SHIFTS": _GUARDRAILS,
         "ROLLBACK_ALARMS": _DEPLOYMENT_CONFIG,
         "CODEDEPLOY_PERCENT": _CODEDEPLOY,
         "STARTUP_TIMEOUT_S": _PRODUCTION_VARIANT,

@@ -4,7 +4,7 @@ import math
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, cast
 
@@ -52,6 +52,7 @@ class ModelArtifact:
 
     A new model has a new `sha256`, hence a new `key`: the template changes, and CloudFormation
     with it. `dependencies` must exist before a SageMaker Model may refer to the package.
+    `size_bytes` is that of its files, unpacked; None where it is not known.
     """
 
     bucket: s3.IBucket
@@ -59,6 +60,8 @@ class ModelArtifact:
     id: str
     sha256: str
     dependencies: Sequence[IDependable] = ()
+    # What is known of the size makes no other package.
+    size_bytes: int | None = field(default=None, compare=False)
 
     @classmethod
     def in_bucket(
@@ -78,9 +81,10 @@ class ModelArtifact:
             ModelPackageError: `package_dir` has no usable `model.json`.
             ValidationError: neither way or both ways are used, or the name is not a package's.
         """
+        size_bytes = None
         if package_dir is not None and model_id is None and sha256 is None:
             spec = load_model_spec(Path(package_dir))
-            model_id, sha256 = spec.id, spec.sha256
+            model_id, sha256, size_bytes = spec.id, spec.sha256, _size_bytes(spec)
         elif package_dir is not None or model_id is None or sha256 is None:
             raise ValidationError(
                 "ModelArtifact", ["give model_id and sha256, or package_dir instead of both"]
@@ -97,7 +101,13 @@ class ModelArtifact:
                 f"got {sha256!r}"
             )
         refuse("ModelArtifact", faults)
-        return cls(bucket=bucket, key=object_key(model_id, sha256), id=model_id, sha256=sha256)
+        return cls(
+            bucket=bucket,
+            key=object_key(model_id, sha256),
+            id=model_id,
+            sha256=sha256,
+            size_bytes=size_bytes,
+        )
 
     @property
     def url(self) -> str:
@@ -273,6 +283,7 @@ class ModelArtifactBucket(Construct):
             id=spec.id,
             sha256=spec.sha256,
             dependencies=() if copy is None else (copy,),
+            size_bytes=_size_bytes(spec),
         )
 
     def _publish(self, package_dir: Path, spec: ModelSpec) -> s3_deployment.BucketDeployment:
@@ -365,8 +376,12 @@ def _own_the_emptying_log(stack: cdk.Stack) -> None:
     function.add_property_override("LoggingConfig.LogGroup", log_group.log_group_name)
 
 
+def _size_bytes(spec: ModelSpec) -> int:
+    return sum(entry.size_bytes for entry in spec.files)
+
+
 def _size_mib(spec: ModelSpec) -> float:
-    return sum(entry.size_bytes for entry in spec.files) / _MIB
+    return _size_bytes(spec) / _MIB
 
 
 def _memory_mib(spec: ModelSpec) -> int:

@@ -21,6 +21,7 @@ from inference_image.variables import setting_fault
 _SERVICE_SETTINGS = frozenset(
     str(value) for name, value in vars(contract).items() if name.startswith("ENV_")
 )
+_MIB = 1024 * 1024
 _SERVICE_PREFIXES = ("DR_", "MODEL_SERVER_")
 _TAG_TEXT = re.compile(r"[\w\s.:/=+\-@]*")
 
@@ -166,9 +167,13 @@ def lambda_faults(
     provisioned_concurrency: int | None = None,
     architecture: str | None = None,
     environment: Mapping[str, str] | None = None,
+    package_bytes: int | None = None,
     unsupported: Iterable[str] = (),
 ) -> list[str]:
-    """Faults of a function. Sizes in MiB; `environment` with what the construct sets."""
+    """Faults of a function. Sizes in MiB; `environment` with what the construct sets.
+
+    `package_bytes` is the size of a package that the function fetches, unpacked.
+    """
     faults = [
         fault(
             name,
@@ -188,6 +193,23 @@ def lambda_faults(
     ):
         if value is not None:
             faults += bounded_fault(name, value, low, high, limit)
+    if package_bytes is not None and is_integer(ephemeral_storage_mib, *disk):
+        # The archive, at most as large as what is in it, lies beside the unpacked files.
+        needed_mib = -(-2 * package_bytes // _MIB)
+        if needed_mib > ephemeral_storage_mib:
+            faults.append(
+                fault(
+                    "ephemeral_storage_mib",
+                    f"at least {needed_mib} for this package, packed and unpacked"
+                    + (
+                        ""
+                        if needed_mib <= disk[1]
+                        else ", which Lambda has not (RealtimeDREndpoint)"
+                    ),
+                    ephemeral_storage_mib,
+                    "LAMBDA_EPHEMERAL_STORAGE_MIB",
+                )
+            )
     if (
         is_integer(provisioned_concurrency, 1, None)
         and is_integer(max_concurrency, 1, None)

@@ -21,7 +21,7 @@ from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.rules import fault
 from constructs_lib.tokens import known_text
 from constructs_lib.traffic import ALL_AT_ONCE, CANARY, ROLLING, TrafficShift
-from inference_image.contract import ENV_SERVING_MODE
+from inference_image.contract import ENV_SERVING_MODE, SERVING_MODE_REALTIME
 
 VARIANT_NAME: Final = "AllTraffic"
 _METRIC_NAMESPACE: Final = "AWS/SageMaker"
@@ -91,22 +91,23 @@ class SageMakerEndpoint(DREndpoint):
             ),
             latency_unit_ms=_MICROSECOND_MS,
         )
-        scaled = options.scaling is not None
+        # Instances are what an update would take back to where it began.
+        keeps_count = options.scaling is not None and serving_mode == SERVING_MODE_REALTIME
         self.cfn_endpoint = sagemaker.CfnEndpoint(
             self,
             "Endpoint",
             endpoint_name=self.endpoint_name,
             endpoint_config_name=self.cfn_endpoint_config.attr_endpoint_config_name,
             deployment_config=self._deployment_config(),
-            # An update would take the capacity back to where it began; what the config says of
-            # weights and data capture shall still count.
-            retain_all_variant_properties=True if scaled else None,
+            retain_all_variant_properties=True if keeps_count else None,
+            # Weights are the config's; data capture is no property that could be retained.
             exclude_retained_variant_properties=(
                 [
-                    sagemaker.CfnEndpoint.VariantPropertyProperty(variant_property_type=name)
-                    for name in ("DesiredWeight", "DataCaptureConfig")
+                    sagemaker.CfnEndpoint.VariantPropertyProperty(
+                        variant_property_type="DesiredWeight"
+                    )
                 ]
-                if scaled
+                if keeps_count
                 else None
             ),
         )

@@ -131,10 +131,10 @@ def sagemaker_shift_faults(
         faults.append(
             fault(
                 "traffic_shift",
-                "all-at-once, canary or linear on serverless inference, which has no instances "
-                "to roll over",
+                f"one of {', '.join(limits.SERVERLESS_SHIFTS)} on serverless inference, which has "
+                "no instances to roll over",
                 shift.kind,
-                "ROLLING_PERCENT",
+                "SERVERLESS_SHIFTS",
             )
         )
     elif serverless and shift.instances is not None:

@@ -179,6 +179,14 @@ BOUNDS = (
         refused=(511, 10_241),
     ),
     Bound(
+        limit="LAMBDA_EPHEMERAL_STORAGE_MIB",
+        name="ephemeral_storage_mib",
+        # Packed and unpacked, 300 MiB are 600.
+        faults=lambda v: lambda_faults(ephemeral_storage_mib=v, package_bytes=300 * 1024**2),
+        accepted=(600,),
+        refused=(599, 512),
+    ),
+    Bound(
         limit="LAMBDA_MIN_PROVISIONED",
         name="provisioned_concurrency",
         faults=lambda v: lambda_faults(max_concurrency=5, provisioned_concurrency=v),
@@ -270,6 +278,13 @@ BOUNDS = (
         faults=lambda v: sagemaker_shift_faults(TrafficShift.canary(percent=v), serverless=True),
         accepted=(1, 50),
         refused=(0, 51),
+    ),
+    Bound(
+        limit="SERVERLESS_SHIFTS",
+        name="traffic_shift",
+        faults=lambda v: sagemaker_shift_faults(getattr(TrafficShift, v)(), serverless=True),
+        accepted=("all_at_once", "canary", "linear"),
+        refused=("rolling",),
     ),
     Bound(
         limit="LINEAR_PERCENT",
@@ -442,7 +457,7 @@ def test_every_limit_has_both_sides_here_or_a_test_elsewhere() -> None:
         (TrafficShift(kind="blue"), "kind must be one of all-at-once, canary, linear, rolling"),
         (TrafficShift(kind="canary"), "given percent or instances, and not both"),
         (TrafficShift.canary(percent=10, instances=1), "given percent or instances, and not both"),
-        (TrafficShift.rolling(), "all-at-once, canary or linear on serverless inference"),
+        (TrafficShift.rolling(), "one of all-at-once, canary, linear on serverless inference"),
         (TrafficShift.canary(instances=1), "left out on serverless inference"),
     ],
 )

@@ -9,7 +9,12 @@ import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_iam as iam
 
-from constructs_lib import LambdaDREndpoint, ModelArtifactBucket, TrafficShift
+from constructs_lib import (
+    LambdaDREndpoint,
+    ModelArtifactBucket,
+    TrafficShift,
+    ValidationError,
+)
 from tests.constructs_fixtures import (
     Template,
     an_artifact,
@@ -87,6 +92,18 @@ def test_the_function_waits_for_its_package(tmp_path: Path) -> None:
         if it["Properties"].get("PackageType") == "Image"
     )
     assert copy in function["DependsOn"]
+
+
+def test_a_package_that_the_disk_does_not_hold_is_refused(tmp_path: Path) -> None:
+    package = make_package(tmp_path, "demo", content=b"")
+    document = json.loads((package / "model.json").read_text())
+    document["files"]["model.tflite"]["size_bytes"] = 300 * 1024**2
+    (package / "model.json").write_text(json.dumps(document))
+    stack = new_stack()
+    bucket = ModelArtifactBucket(stack, "Packages")
+    model = bucket.add_model(package, publish="external")
+    with pytest.raises(ValidationError, match="ephemeral_storage_mib must be at least 600 for"):
+        on_lambda(stack, model=model)
 
 
 def test_the_url_asks_for_signatures_and_is_the_aliass() -> None:

@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Make, Callable[[cdk.Stack], dict[str, Any]], str]] = {
     "rolling on serverless": (
         serverless,
         lambda _: {"traffic_shift": TrafficShift.rolling()},
-        "all-at-once, canary or linear on serverless inference",
+        "one of all-at-once, canary, linear on serverless inference",
     ),
     "arm64 on serverless": (
         serverless,
@@ -425,11 +425,14 @@ def test_an_update_keeps_the_capacity_that_scaling_reached() -> None:
     scaling = Scaling(min_capacity=1, max_capacity=3, invocations_per_instance=600)
     said = only(made(realtime, scaling=scaling), ENDPOINT)[1]["Properties"]
     assert said["RetainAllVariantProperties"] is True
-    # What the new config says of weights and data capture counts.
-    assert {it["VariantPropertyType"] for it in said["ExcludeRetainedVariantProperties"]} == {
-        "DesiredWeight",
-        "DataCaptureConfig",
-    }
+    assert said["ExcludeRetainedVariantProperties"] == [{"VariantPropertyType": "DesiredWeight"}]
+    # Containers kept warm are no property that an update could retain.
+    warm = made(
+        serverless,
+        provisioned_concurrency=1,
+        scaling=Scaling(min_capacity=1, max_capacity=2, utilization=0.7),
+    )
+    assert "RetainAllVariantProperties" not in only(warm, ENDPOINT)[1]["Properties"]
     assert "RetainAllVariantProperties" not in only(made(realtime), ENDPOINT)[1]["Properties"]
 
 
