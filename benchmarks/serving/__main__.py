@@ -35,11 +35,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=None, help="of each measurement")
     parser.add_argument("--json", type=Path, default=None, help="where the document goes")
     parser.add_argument(
-        "--report", action="store_true", help="measure nothing; write docs/performance.md again"
+        "--report",
+        action="store_true",
+        help="measure nothing; read the images' sizes and write docs/performance.md again",
     )
     options = parser.parse_args(arguments)
     if options.report:
-        report.update(_PERFORMANCE, json.loads(report.DOCUMENT.read_bytes()))
+        document = json.loads(report.DOCUMENT.read_bytes())
+        document["images"] = report.images() or document["images"]
+        _write(report.DOCUMENT, document)
+        report.update(_PERFORMANCE, document)
         return 0
     if (options.rounds or 1) < 1 or (options.seconds or 1) <= 0:
         parser.error("--rounds and --seconds must be above 0")
@@ -66,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - begun:5.0f} s  {text}", flush=True)
 
+    # What there is if something ends the run; sizes of images are read at the end.
     partial = _MADE / "partial.json"
     document = measure(
         plan,
@@ -74,6 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         say=say,
         after_round=lambda so_far: _write(partial, so_far),
     )
+    document["images"] = report.images()
     _write(target, document)
     with contextlib.suppress(FileNotFoundError):
         partial.unlink()

@@ -108,6 +108,7 @@ def measure(
         "samples": [],
         "starts": [],
         "breakdown": {},
+        "images": [],
         "failures": [],
     }
     order = random.Random(_SEED)  # noqa: S311 - an order, not a secret

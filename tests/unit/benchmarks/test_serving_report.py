@@ -75,6 +75,7 @@ def document(*, rounds: int = 3) -> dict[str, Any]:
         "samples": samples,
         "starts": starts,
         "breakdown": {"mobilenet": {"224px": stages}},
+        "images": [],
         "failures": [],
     }
 
@@ -129,6 +130,27 @@ def test_the_rest_of_a_request_is_what_the_stages_leave() -> None:
     text = report.markdown(document())
     (rest,) = re.findall(r"\| the rest: [^|]*\| ([\d.]+) \|", text)
     assert float(rest) == pytest.approx(6.0 - 5.5)
+
+
+def test_sizes_are_those_of_the_largest_litert_image_on_the_default_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def image(runtime: str, base: str, size: int) -> dict[str, Any]:
+        kind = {"runtime": runtime, "architecture": "amd64", "base": base, "layers": []}
+        return {**kind, "compressed_bytes": size, "on_disk_bytes": 3 * size}
+
+    rows = [
+        image("litert", "Debian packages (default)", 50_000_000),
+        image("litert", "Debian packages (default)", 61_000_000),
+        image("litert", "Debian minimal system", 90_000_000),
+        image("tensorflow", "Debian packages (default)", 400_000_000),
+    ]
+    monkeypatch.setattr(report, "IMAGE_DOCUMENT", tmp_path / "image.json")
+    assert report.images() == []
+    (tmp_path / "image.json").write_text(json.dumps({"images": rows}))
+    text = report.markdown({**document(), "images": report.images()})
+    assert "| Image, compressed | ≤ 60 MB | 61.0 MB | **no** |" in text
+    assert "| Image, on disk | ≤ 180 MB | 183 MB | **no** |" in text
 
 
 def test_a_failure_is_shown() -> None:
