@@ -153,6 +153,18 @@ def test_sizes_are_those_of_the_largest_litert_image_on_the_default_base(
     assert "| Image, on disk | ≤ 180 MB | 183 MB | **no** |" in text
 
 
+def test_what_bounds_the_share_of_the_ceiling_is_told_apart() -> None:
+    text = report.markdown(document())
+    (row,) = re.findall(r"\| mobilenet, 224px \|([^\n]*)\|", text)
+    ceiling, gate, around, generator, share, without_gate = map(float, row.split("|"))
+    assert (ceiling, gate) == (5.1, 0.3)
+    assert around == pytest.approx(6.0 - 5.1 - 0.3)
+    # 2 % of a CPU at 300, 150 and 100 answers a second.
+    assert generator == pytest.approx(20 / 150, abs=0.005)
+    assert share == pytest.approx(5.1 / (6.0 + 20 / 150), abs=0.005)
+    assert without_gate == pytest.approx(5.1 / (5.7 + 20 / 150), abs=0.005)
+
+
 def test_a_failure_is_shown() -> None:
     measured = document()
     measured["failures"] = [{"network": "vgg19", "contender": "litserve", "error": "it\nended"}]
