@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/node_modules/.bin:$(PATH):$(CURDIR)/.n
 export CDK_DISABLE_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help image setup setup-training setup-bench bench-serving demo test test-slow check format lock \
+.PHONY: help image bench-image setup setup-training setup-bench bench-serving demo test test-slow check format lock \
         synth train-demo wheel clean lambda-emulator
 
 help: ## Show this list
@@ -55,7 +55,11 @@ lambda-emulator: setup .lambda-emulator/.stamp
 image: setup .image-tools/.stamp ## Build the image (ARCH=arm64 RUNTIME=tensorflow BASE_IMAGE=… TAG=…; ENGINE=debian starts one)
 	@PYTHONPATH=.image-tools:. $(BIN)/python -m tools.image --arch "$(or $(ARCH),amd64)" \
 		--runtime "$(or $(RUNTIME),litert)" --base-image "$(BASE_IMAGE)" \
-		--build-image "$(BUILD_IMAGE)" --tag "$(TAG)" --engine "$(or $(ENGINE),running)"
+		--build-image "$(BUILD_IMAGE)" --tag "$(TAG)" --network "$(NETWORK)" \
+		--engine "$(or $(ENGINE),running)"
+
+bench-image: setup ## Build the images and measure them (TENSORFLOW=1: that one, too)
+	@$(BIN)/python -m benchmarks.images $(if $(TENSORFLOW),--tensorflow)
 
 # The full layout of the service has nginx in front.
 .PHONY: nginx
@@ -65,7 +69,7 @@ nginx: setup
 test: check lambda-emulator nginx ## All static checks and the test suite (no Docker, no AWS account)
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10
 
-test-slow: setup-training nginx ## What needs another framework, a Docker engine or a browser
+test-slow: setup-training lambda-emulator nginx .image-tools/.stamp ## What needs another framework, a Docker engine or a browser
 	$(TRAINING)/python -m pytest tests/slow --durations=10
 	DR_TEST_TENSORFLOW=$(CURDIR)/$(TRAINING)/python $(BIN)/python -m pytest tests/contract/test_service.py -k tensorflow
 

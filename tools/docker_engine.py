@@ -258,7 +258,8 @@ def _clear(state: Path) -> None:
         subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)
     # What was killed needs a moment to let go of its files.
     for _ in range(20):
-        shutil.rmtree(state, ignore_errors=True)
+        # Hundreds of thousands of files: `rm` takes a fraction of Python's time.
+        subprocess.run(["rm", "-rf", str(state)], capture_output=True, check=False)
         if not state.exists():
             return
         time.sleep(0.25)

@@ -43,13 +43,15 @@ _MEGABYTE: Final = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What to build. `base_image` and `build_image` are the Dockerfile's arguments."""
+    """What to build. `base_image` and `build_image` are the Dockerfile's arguments, `network`
+    is that of the build, `host` for instance."""
 
     architecture: str
     runtime: str
     base_image: str | None = None
     build_image: str | None = None
     tag: str | None = None
+    network: str | None = None
 
     @property
     def name(self) -> str:
@@ -63,9 +65,10 @@ def build_image(engine: Engine, build: Build, *, extra: Sequence[str] = ()) -> s
     Raises:
         EngineError: with the last lines of the build.
     """
+    network = ("--network", build.network) if build.network else engine.network
     command = [
         *(engine.docker, "build", "--progress=plain", "--tag", build.name),
-        *("--platform", f"linux/{build.architecture}", *engine.network),
+        *("--platform", f"linux/{build.architecture}", *network),
         *("--build-arg", f"RUNTIME={build.runtime}"),
     ]
     for argument, value in (("BASE_IMAGE", build.base_image), ("BUILD_IMAGE", build.build_image)):
@@ -96,8 +99,8 @@ def build_image(engine: Engine, build: Build, *, extra: Sequence[str] = ()) -> s
     return done.stdout
 
 
-def save(engine: Engine, name: str, path: Path) -> Archive:
-    """Write the image to `path` as `docker save` does, and read it."""
+def save(engine: Engine, name: str, path: Path, *, compress: bool = True) -> Archive:
+    """Write the image to `path` as `docker save` does, and read it (see `read_archive`)."""
     if engine.run("image", "inspect", name, check=False).returncode != 0:
         raise EngineError(
             f"the build went well, but the engine has no image {name}: its builder keeps images "
@@ -105,7 +108,7 @@ def save(engine: Engine, name: str, path: Path) -> Archive:
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     engine.run("save", "--output", str(path), name, timeout_s=_BUILD_S)
-    return read_archive(path)
+    return read_archive(path, compress=compress)
 
 
 def sizes(archive: Archive) -> str:
@@ -153,6 +156,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--base-image", help="what the service runs on; default: Debian packages")
     parser.add_argument("--build-image", help=f"where it is put together; default: {DEBIAN_IMAGE}")
     parser.add_argument("--tag", help="name of the image; default: dr-inference:RUNTIME-ARCH")
+    parser.add_argument("--network", help="network of the build, `host` for instance")
     parser.add_argument(
         "--engine",
         choices=("running", "debian"),
@@ -174,6 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         base_image=options.base_image or None,
         build_image=options.build_image or None,
         tag=options.tag or None,
+        network=options.network or None,
     )
     try:
         if options.engine == "debian":

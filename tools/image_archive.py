@@ -86,8 +86,14 @@ class Archive:
         return sum(layer.compressed_bytes for layer in self.layers)
 
 
-def read_archive(path: Path) -> Archive:
-    """Read an archive of one image, as `docker save NAME` writes it."""
+def read_archive(path: Path, *, compress: bool = True) -> Archive:
+    """Read an archive of one image, as `docker save NAME` writes it.
+
+    Args:
+        path: the archive.
+        compress: measure the compressed size as well, a minute for each two gigabytes; without
+            it that size is 0.
+    """
     with tarfile.open(path) as outer:
         (image,) = json.load(_member(outer, "manifest.json"))
         config_bytes = _member(outer, image["Config"]).read()
@@ -96,7 +102,7 @@ def read_archive(path: Path) -> Archive:
         files: dict[str, Entry] = {}
         texts: dict[str, str] = {}
         for name in image["Layers"]:
-            layers.append(_read_layer(_member(outer, name), files, texts))
+            layers.append(_read_layer(_member(outer, name), files, texts, compress=compress))
     return Archive(
         id=f"sha256:{hashlib.sha256(config_bytes).hexdigest()}",
         architecture=document["architecture"],
@@ -120,29 +126,34 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
 class _Counting:
     """Passes a layer on, counting its bytes as they are and as gzip would make them."""
 
-    def __init__(self, stream: IO[bytes] | gzip.GzipFile) -> None:
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, *, compress: bool) -> None:
         self._stream = stream
-        self._gzip = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
+        self._gzip = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if compress else None
         self.digest = hashlib.sha256()
         self.compressed = 0
 
     def read(self, count: int = -1) -> bytes:
         block = self._stream.read(count)
         self.digest.update(block)
-        self.compressed += len(self._gzip.compress(block))
+        if self._gzip is not None:
+            self.compressed += len(self._gzip.compress(block))
         return block
 
     def finish(self) -> None:
         while self.read(_BLOCK):
             pass
-        self.compressed += len(self._gzip.flush())
+        if self._gzip is not None:
+            self.compressed += len(self._gzip.flush())
 
 
-def _read_layer(stream: IO[bytes], files: dict[str, Entry], texts: dict[str, str]) -> Layer:
+def _read_layer(
+    stream: IO[bytes], files: dict[str, Entry], texts: dict[str, str], *, compress: bool
+) -> Layer:
     # An engine with the containerd store saves layers as they were compressed.
     magic = stream.read(2)
     stream.seek(0)
-    counting = _Counting(gzip.GzipFile(fileobj=stream) if magic == b"\x1f\x8b" else stream)
+    plain = gzip.GzipFile(fileobj=stream) if magic == b"\x1f\x8b" else stream
+    counting = _Counting(plain, compress=compress)
     unpacked = 0
     with tarfile.open(fileobj=counting, mode="r|") as layer:  # type: ignore[call-overload]
         for member in layer:

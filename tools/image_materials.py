@@ -121,6 +121,13 @@ def python_packages(archive: Archive) -> Iterator[Component]:
 
 
 def _inside(archive: Archive, folder: str, *, parent: str) -> Iterator[Component]:
+    """What the wheel lists, and the shared libraries that auditwheel put beside the package."""
+    package = PurePosixPath(folder).name.partition("-")[0]
+    beside = f"{PurePosixPath(folder).parent}/{package}.libs/"
+    for path in sorted(archive.files):
+        if path.startswith(beside) and archive.files[path].program is not None:
+            name = PurePosixPath(path).name
+            yield Component(type=ComponentType.FILE, name=name, bom_ref=f"{parent}#{name}")
     seen: set[tuple[str, str]] = set()
     for path, text in sorted(archive.texts.items()):
         if not path.startswith(f"{folder}/sboms/") or not path.endswith(".json"):
