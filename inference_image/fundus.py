@@ -59,6 +59,11 @@ _ANGLE_BINS: Final = 64
 _WASHED_OUT: Final = 243
 # Red minus blue of a corner that no background has, but a retina in full light does.
 _RED_BACKGROUND: Final = 64
+# The background of a photograph from which its blur was subtracted, how much JPEG
+# may change it, and how much of such a disc stands out from it.
+_FILTERED_GREY: Final = 128
+_FILTERED_TOLERANCE: Final = 8
+_MIN_FILTERED_FILL: Final = 0.10
 # Share of the prepared square on each side that the verdict on light and colour leaves out.
 _RIM: Final = 0.07
 # How much a frame of one colour may vary (JPEG), and how much darker than it the photograph's
@@ -341,10 +346,34 @@ def _search(thumbnail: ByteArray) -> FundusCircle | None:
     height, width = thumbnail.shape[:2]
     if min(height, width) < 16:
         return None
-    distance, threshold, background = _distance_from_background(_planes(thumbnail))
+    planes = _planes(thumbnail)
+    distance, threshold, background = _distance_from_background(planes)
     # All corners are red: they are retina, and an edge found within it would be a shadow's.
     if int(background[0]) - int(background[2]) > _RED_BACKGROUND:
         return None
+    if np.all(np.abs(background.astype(np.int16) - _FILTERED_GREY) <= _FILTERED_TOLERANCE):
+        return _search_filtered(planes, distance, threshold)
+    return _locate(distance, threshold, least_fill=_MIN_FILL)
+
+
+def _search_filtered(planes: ByteArray, distance: ByteArray, threshold: int) -> FundusCircle | None:
+    """The disc of a photograph whose Gaussian blur was subtracted already.
+
+    The blur leaves a dark ring around the disc and a bright one within: the disc begins where
+    it is brighter than the background, not where it differs. Where the filter's author blanked
+    both rings, the disc is what differs.
+    """
+    brighter = np.maximum(planes.max(axis=0), np.uint8(_FILTERED_GREY)) - np.uint8(_FILTERED_GREY)
+    ringed = _locate(brighter, threshold, least_fill=_MIN_FILTERED_FILL)
+    blanked = _locate(distance, threshold, least_fill=_MIN_FILTERED_FILL)
+    if ringed is None or (blanked is not None and blanked.arc_fraction > ringed.arc_fraction):
+        return blanked
+    return ringed
+
+
+def _locate(distance: ByteArray, threshold: int, *, least_fill: float) -> FundusCircle | None:
+    """The disc of what stands out from the background by more than the threshold."""
+    height, width = distance.shape
     mask = _without_specks(distance > threshold)
     points = _contour(distance, mask)
     if points.shape[1] < _MIN_CONTOUR_POINTS:
@@ -367,7 +396,7 @@ def _search(thumbnail: ByteArray) -> FundusCircle | None:
         return None
     fill = np.count_nonzero(sample & inside) / inside_count
     stray = np.count_nonzero(sample & outside) / max(1, int(np.count_nonzero(outside)))
-    if fill < _MIN_FILL or stray > _MAX_OUTSIDE:
+    if fill < least_fill or stray > _MAX_OUTSIDE:
         return None
     return FundusCircle(
         x_px=x,

@@ -1,10 +1,12 @@
-"""Writes tests/data/tiny-model: a model package of a few kilobytes for the service's tests.
+"""Writes tests/data/tiny-model and tiny-prepared: packages of a few kilobytes for the tests.
 
     .venv-training/bin/python tests/data/make_tiny_model.py
     .venv-training/bin/python tests/data/make_tiny_model.py --saved-model FOLDER   # its twin
 
 The network has the shape of the real ones (uint8 pixels in, rescaling inside, a last feature
 map, global average pooling, dense layers) and seeded random weights: its grades mean nothing.
+tiny-model takes photographs; tiny-prepared takes prepared images of 28 pixels, without steps
+and without a gate.
 """
 
 import hashlib
@@ -17,8 +19,10 @@ import numpy as np
 import tensorflow as tf
 
 SIZE_PX = 64
+PREPARED_PX = 28
 CHANNELS = 8
 TARGET = Path(__file__).parent / "tiny-model"
+PREPARED = Path(__file__).parent / "tiny-prepared"
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from inference_image.contract import GRADE_LABELS  # noqa: E402
@@ -41,15 +45,15 @@ def saved_model_twin(target: Path) -> None:
 
 
 def main() -> None:
-    """Convert and describe the package."""
-    module, kernels, biases = build()
-    converter = tf.lite.TFLiteConverter.from_concrete_functions(
-        [module.serve.get_concrete_function()], module
-    )
-    write(converter.convert(), kernels, biases)
+    """Convert and describe both packages."""
+    steps = [{"step": "crop_to_fundus", "min_radius_px": 32}, {"step": "resize_area"}]
+    taken = {"input_size_px": SIZE_PX, "preprocessing": steps, "quality_gate": {}}
+    write(TARGET, "tiny-test", taken)
+    taken = {"input_size_px": PREPARED_PX, "preprocessing": [], "quality_gate": None}
+    write(PREPARED, "tiny-prepared", taken)
 
 
-def build() -> tuple[tf.Module, list[np.ndarray], list[np.ndarray]]:
+def build(size_px: int = SIZE_PX) -> tuple[tf.Module, list[np.ndarray], list[np.ndarray]]:
     """The network with seeded weights, and those of its head."""
     generator = np.random.default_rng(7)
     filters = [
@@ -61,7 +65,7 @@ def build() -> tuple[tf.Module, list[np.ndarray], list[np.ndarray]]:
     ]
     biases = [generator.normal(0, 0.3, n).astype(np.float32) for n in (8, 5)]
 
-    @tf.function(input_signature=[tf.TensorSpec((1, SIZE_PX, SIZE_PX, 3), tf.uint8, name="image")])
+    @tf.function(input_signature=[tf.TensorSpec((1, size_px, size_px, 3), tf.uint8, name="image")])
     def serve(image: tf.Tensor) -> dict[str, tf.Tensor]:
         x = tf.cast(image, tf.float32) / 127.5 - 1.0
         for weights in filters:
@@ -75,12 +79,16 @@ def build() -> tuple[tf.Module, list[np.ndarray], list[np.ndarray]]:
     return module, kernels, biases
 
 
-def write(model: bytes, kernels: list[np.ndarray], biases: list[np.ndarray]) -> None:
-    """The files of the package."""
-    TARGET.mkdir(exist_ok=True)
-    (TARGET / "model.tflite").write_bytes(model)
+def write(target: Path, model_id: str, taken: dict[str, object]) -> None:
+    """The files of a package; `taken` are the keys that say what it takes."""
+    module, kernels, biases = build(int(str(taken["input_size_px"])))
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [module.serve.get_concrete_function()], module
+    )
+    target.mkdir(exist_ok=True)
+    (target / "model.tflite").write_bytes(converter.convert())
     np.savez(
-        TARGET / "head.npz",
+        target / "head.npz",
         kernel_0=kernels[0],
         bias_0=biases[0],
         kernel_1=kernels[1],
@@ -88,19 +96,16 @@ def write(model: bytes, kernels: list[np.ndarray], biases: list[np.ndarray]) -> 
     )
     files = {}
     for name in ("head.npz", "model.tflite"):
-        data = (TARGET / name).read_bytes()
+        data = (target / name).read_bytes()
         files[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
     document = {
         "schema_version": 1,
-        "id": "tiny-test",
+        "id": model_id,
         "task": "grade5",
-        "input_size_px": SIZE_PX,
+        "input_size_px": taken["input_size_px"],
         "labels": list(GRADE_LABELS),
-        "preprocessing": [
-            {"step": "crop_to_fundus", "min_radius_px": 32},
-            {"step": "resize_area"},
-        ],
-        "quality_gate": {},
+        "preprocessing": taken["preprocessing"],
+        "quality_gate": taken["quality_gate"],
         "operating_points": [
             {"name": "high_sensitivity", "threshold": 0.1},
             {"name": "high_specificity", "threshold": 0.9},
@@ -117,7 +122,7 @@ def write(model: bytes, kernels: list[np.ndarray], biases: list[np.ndarray]) -> 
         "intended_use": "Tests of the inference service only.",
         "network": {"name": "tiny", "alpha": None, "parameters": 0},
     }
-    (TARGET / "model.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (target / "model.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

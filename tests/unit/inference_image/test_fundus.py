@@ -1,5 +1,6 @@
 """The fundus disc and the quality verdict, on drawn photographs whose circle is known."""
 
+import io
 import math
 from collections.abc import Callable
 from functools import cache
@@ -12,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
+from scipy.ndimage import gaussian_filter
 
 from dr_training.drawing import draw_fundus
 from inference_image.contract import QUALITY_REASONS
 from inference_image.fundus import FundusCircle, QualityGate, assess, find_circle
 from inference_image.model_spec import ModelPackageError
-from tests.service_harness import drawn_pixels
+from tests.service_harness import drawn_pixels, encoded
 
 WIDTH, HEIGHT = 2592, 1944
 
@@ -97,6 +99,30 @@ def test_the_circle_is_found_where_it_was_drawn(name: str) -> None:
     assert circle.found
     assert math.hypot(circle.x_px - x, circle.y_px - y) <= tolerance
     assert circle.radius_px == pytest.approx(radius, rel=0.005)
+
+
+@pytest.mark.parametrize("blanked", [False, True])
+@pytest.mark.parametrize(("size", "sigma"), [(224, 10), (224, 7), (512, 10), (900, 30)])
+def test_the_circle_of_a_filtered_photograph_is_found_on_its_grey(
+    size: int, sigma: float, blanked: bool
+) -> None:
+    photograph = draw_fundus(8_600_000, 2, size).image
+    plain = find_circle(photograph)
+    values = photograph.astype(float)
+    blurred = gaussian_filter(values, (sigma, sigma, 0), mode="mirror", truncate=3.0)
+    pixels = (4 * values - 4 * blurred + 128).clip(0, 255).astype(np.uint8)
+    radius_px = plain.radius_px
+    if blanked:  # as some authors do with what lies beyond 0.9 radii
+        radius_px *= 0.9
+        rows, columns = np.mgrid[0 : pixels.shape[0], 0 : pixels.shape[1]] + 0.5
+        pixels[np.hypot(columns - plain.x_px, rows - plain.y_px) > radius_px] = 128
+    stored = Image.fromarray(pixels)
+    for picture in (stored, Image.open(io.BytesIO(encoded(stored, "JPEG", quality=90)))):
+        circle = find_circle(picture)
+        assert circle.found
+        gap = math.hypot(circle.x_px - plain.x_px, circle.y_px - plain.y_px)
+        assert gap <= 0.01 * plain.radius_px
+        assert circle.radius_px == pytest.approx(radius_px, rel=0.015)
 
 
 @pytest.mark.parametrize(("name", "reason"), [("very dark", "too_dark"), ("half dark", "too_dark")])
