@@ -26,7 +26,8 @@ IMAGE_SOURCE_DIGEST: Final = "source-digest"
 IMAGE_SOURCES: Final = (IMAGE_BUILD, IMAGE_SOURCE_DIGEST)
 
 RUNTIME_LITERT: Final = "litert"
-RUNTIMES: Final = (RUNTIME_LITERT,)
+RUNTIME_TENSORFLOW: Final = "tensorflow"
+RUNTIMES: Final = (RUNTIME_LITERT, RUNTIME_TENSORFLOW)
 
 _PLATFORMS: Final = {
     limits.AMD64: ecr_assets.Platform.LINUX_AMD64,

@@ -58,7 +58,7 @@ def test_a_folder_without_a_dockerfile_and_an_unknown_source_are_refused(tmp_pat
         ({"architecture": "aarch64"}, "architecture must be one of amd64, arm64; got 'aarch64'"),
         (
             {"architecture": "amd64", "runtime": "torch"},
-            "runtime must be one of litert; got 'torch'",
+            "runtime must be one of litert, tensorflow; got 'torch'",
         ),
     ],
 )
@@ -164,6 +164,18 @@ def test_the_build_is_told_its_platform_and_runtime(context: Path, architecture:
     (image,) = manifest_of(stack)["dockerImages"].values()
     assert image["source"]["platform"] == f"linux/{architecture}"
     assert image["source"]["dockerBuildArgs"] == {"RUNTIME": "litert"}
+
+
+def test_each_runtime_is_an_image_of_its_own(context: Path) -> None:
+    stack = new_stack()
+    repo = a_repo(stack, context)
+    uris = {repo.image(architecture="arm64", runtime=name).uri for name in ("litert", "tensorflow")}
+    assert len(uris) == 2
+    built = manifest_of(stack)["dockerImages"].values()
+    assert {image["source"]["dockerBuildArgs"]["RUNTIME"] for image in built} == {
+        "litert",
+        "tensorflow",
+    }
 
 
 def test_the_engine_puts_the_image_out_as_it_likes(context: Path) -> None:
