@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/node_modules/.bin:$(PATH):$(CURDIR)/.n
 export CDK_DISABLE_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help image bench-image setup setup-training setup-bench bench-serving demo test test-slow check format lock \
+.PHONY: help image bench-image setup setup-training setup-bench bench-serving bench-prepare demo test test-slow check format lock \
         synth train-demo wheel clean lambda-emulator
 
 help: ## Show this list
@@ -75,6 +75,9 @@ test-slow: setup-training lambda-emulator nginx .image-tools/.stamp ## What need
 
 bench-serving: setup-bench ## Measure the service beside other servers, 25 min (BENCH=--quick: 3 min)
 	$(BENCHING)/python -m benchmarks.serving $(BENCH)
+
+bench-prepare: setup ## CPU of decode, geometry, verdict beside the network's own (1 min)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.prepare_cost --json docs/benchmarks/prepare.json
 
 check: setup ## Static gates only: format, lint, types, import directions, lock files
 	$(BIN)/ruff format --check .
