@@ -85,6 +85,8 @@ def make_split_file(
             exclude_conflicting=exclude_conflicting,
         )
     _file_to_write(out)
+    if out.resolve() == table_path.resolve() or out.suffix.lower() != ".csv":
+        raise DataError(f"{out}: name another file that ends in .csv; a .json is written beside it")
     write_split(split, out)
     _print_split(table, split)
     print(f"split in {out}")

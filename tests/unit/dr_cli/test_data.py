@@ -79,6 +79,8 @@ def test_photographs_that_became_unreadable_are_named(run: Run, table: str) -> N
         ("split table.csv --shares 1,2,x --out s.csv", "give the shares of train"),
         ("split table.csv --shares 0.5,0.2,0.2 --out s.csv", "must sum to 1"),
         ("split table.csv --column site --out s.csv", "the table has no column 'site'"),
+        ("split table.csv --out table.csv", "name another file that ends in .csv"),
+        ("split table.csv --out split.json", "name another file that ends in .csv"),
         ("split nowhere.csv --out s.csv", "nowhere.csv cannot be read: no such file"),
         ("prepare table.csv --split s.csv --out r", "s.csv cannot be read: no such file"),
         ("check drawn", "make records with `dr data prepare`"),
