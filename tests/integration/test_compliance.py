@@ -68,9 +68,9 @@ def every_option(tmp_path: Path, *, keys: bool) -> cdk.App:
     vpc = ec2.Vpc.from_vpc_attributes(
         stack,
         "Vpc",
-        vpc_id="vpc-1",
+        vpc_id="vpc-0123456789abcdef0",
         availability_zones=["eu-west-1a", "eu-west-1b"],
-        private_subnet_ids=["subnet-1", "subnet-2"],
+        private_subnet_ids=["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"],
     )
     topic = sns.Topic.from_topic_arn(stack, "Topic", "arn:aws:sns:eu-west-1:123456789012:told")
     alarms = AlarmOptions(actions=[actions.SnsAction(topic)]) if keys else AlarmOptions()
