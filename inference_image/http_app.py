@@ -522,6 +522,7 @@ class _Service:
         if waiting.done():
             return self._result(job, predictor, request, began, fields)
         job.cancel()
+        work.abandon()
         if sender.has_left:
             fields["outcome"] = "abandoned"
             raise ClientDisconnect
@@ -549,7 +550,7 @@ class _Service:
         if len(photographs) == 1:
             answers: Answers = [_predict(predictor, photographs[0], options)]
         else:
-            answers = self._several(predictor, photographs, options, deadline_s)
+            answers = self._several(predictor, photographs, options, deadline_s, work)
         # Follows the load slowly; only the waiting time that a 429 names depends on it.
         self._typical_s += 0.1 * (time.perf_counter() - begun - self._typical_s)
         return answers
@@ -560,6 +561,7 @@ class _Service:
         photographs: list[Photograph | RefusedRequestError],
         options: Options,
         deadline_s: float,
+        work: "_Work",
     ) -> Answers:
         """One entry for each image, in the order sent; what is refused does not stop the rest."""
         predictor.check_request(operating_point=options.operating_point, explain=options.explain)
@@ -568,6 +570,9 @@ class _Service:
         slowest_s = 0.0
         answers: Answers = []
         for photograph in photographs:
+            # What the engine has begun cannot be taken back; the images after it can.
+            if work.abandoned:
+                break
             started = time.perf_counter()
             try:
                 if started + slowest_s > last_start_s:
@@ -806,6 +811,11 @@ class _Work:
         self._body = body
         self._since = time.perf_counter()
         self.queued_ms: float | None = None
+        self.abandoned = False
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more."""
+        self.abandoned = True
 
     def begin(self) -> bytes:
         """The body, once; notes how long it has waited."""

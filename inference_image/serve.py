@@ -68,6 +68,8 @@ _MOST_HEADER_BYTES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
 # Workers that stop serve what has connected already; later callers are told to come back.
 _ACCEPT_WITHIN_S: Final = 2.0
+# A connection without a request may send one more within this time.
+_IDLE_WITHIN_S: Final = 1.0
 
 
 def _loading_answer() -> bytes:
@@ -391,6 +393,12 @@ def _server_class(heartbeat: Callable[[], None] | None = None) -> "type[uvicorn.
 
     import uvicorn
 
+    def is_new(connection: Any) -> bool:
+        return connection.cycle is None
+
+    def is_idle(connection: Any) -> bool:
+        return connection.cycle is None or connection.cycle.response_complete
+
     class Server(uvicorn.Server):
         """Stops with exit code 0: uvicorn's own raises the signal again when it is done."""
 
@@ -407,12 +415,41 @@ def _server_class(heartbeat: Callable[[], None] | None = None) -> "type[uvicorn.
                 await asyncio.sleep(_HEARTBEAT_S)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            """Serve what waits in the kernel's queue: closing the listener would reset it."""
+            """Let callers go in good order.
+
+            Every answer from now on says `connection: close`. A connection without a request
+            gets a moment to send its next one: closed at once, a request that is on its way
+            would meet the close and no answer. What waits in the kernel's queue is served too:
+            closing the listener would reset it.
+            """
+            self.server_state.default_headers = [
+                *self.server_state.default_headers,
+                (b"connection", b"close"),
+            ]
+            for connection in list(self.server_state.connections):
+                if not is_idle(connection):
+                    connection.shutdown()
+            begun = time.monotonic()
+            connections = self.server_state.connections
+            while time.monotonic() < begun + _IDLE_WITHIN_S and any(map(is_idle, connections)):
+                await asyncio.sleep(_POLL_S)
             give_up = time.monotonic() + _ACCEPT_WITHIN_S
             while time.monotonic() < give_up and any(select.select(sockets or [], [], [], 0)):
                 await asyncio.sleep(0)
-            # What has just connected sends its request now.
-            await asyncio.sleep(_POLL_S)
+            # No further connection is accepted. Those that just were get their transport, which
+            # they need an open server for; and all is closed while the queue is still empty.
+            for listening in sockets or []:
+                asyncio.get_running_loop().remove_reader(listening)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            for server in self.servers:
+                server.close()
+            # What has just connected sends its request.
+            give_up = time.monotonic() + _IDLE_WITHIN_S
+            while time.monotonic() < give_up and any(map(is_new, connections)):
+                await asyncio.sleep(_POLL_S)
+            left_s = _DRAIN_S - (time.monotonic() - begun)
+            self.config.timeout_graceful_shutdown = max(1, int(left_s))
             await super().shutdown(sockets)
 
         @contextlib.contextmanager

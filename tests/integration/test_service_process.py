@@ -91,6 +91,86 @@ def test_sigterm_lets_the_request_in_flight_finish(workers: str) -> None:
         assert served.sentences() == []
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_request_on_an_idle_connection_is_answered_while_it_stops(workers: str) -> None:
+    environment = {"MODEL_SERVER_WORKERS": workers, "DR_SERVING_MODE": "realtime"}
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        connection = served.connect()
+        for moment in ("before", "after"):
+            connection.request("POST", "/invocations", drawn_jpeg(), JPEG)
+            response = connection.getresponse()
+            assert response.status == 200
+            response.read()
+            assert response.headers["connection"] == (None if moment == "before" else "close")
+            if moment == "before":
+                idle = connection.sock
+                stop(served)
+                time.sleep(0.3)
+                # The same connection, which the service has not closed.
+                assert connection.sock is idle
+        connection.close()
+        begun = time.monotonic()
+        assert served.end() == 0
+        assert time.monotonic() - begun < 10
+
+
+def test_a_connection_that_stays_idle_does_not_keep_it_from_stopping() -> None:
+    with running(Served(TINY_MODEL)) as served:
+        connection = served.connect()
+        connection.request("GET", "/ping")
+        assert connection.getresponse().read()
+        begun = time.monotonic()
+        stop(served)
+        assert served.end() == 0
+        assert time.monotonic() - begun < 10
+        connection.close()
+
+
+def test_under_load_every_request_is_answered_at_sigterm() -> None:
+    environment = {"MODEL_SERVER_WORKERS": "2", "DR_SERVING_MODE": "realtime"}
+    outcomes = Counter[str]()
+    body = drawn_jpeg()
+
+    def call(port: int, *, keep: bool) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        while True:
+            try:
+                if connection.sock is None:
+                    connection.connect()
+            except OSError:
+                outcomes["not accepted"] += 1
+                return
+            try:
+                connection.request("POST", "/invocations", body, JPEG)
+                response = connection.getresponse()
+                response.read()
+            except (OSError, http.client.HTTPException) as error:
+                outcomes[f"{type(error).__name__}, keep={keep}"] += 1
+                return
+            outcomes[str(response.status)] += 1
+            if response.status == 503:
+                return
+            if not keep:
+                connection.close()
+
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        wait_until(lambda: count(served, "ready") == 2)
+        port = served.connect().port
+        callers = [
+            threading.Thread(target=call, args=(port,), kwargs={"keep": index % 2 == 0})
+            for index in range(16)
+        ]
+        for caller in callers:
+            caller.start()
+        time.sleep(3.0)
+        stop(served)
+        assert served.end() == 0
+        for caller in callers:
+            caller.join()
+    assert outcomes["200"] > 50
+    assert set(outcomes) <= {"200", "503", "not accepted"}, outcomes
+
+
 def test_sigterm_while_it_starts_is_a_quick_and_quiet_end() -> None:
     with Served(TINY_MODEL) as served:
         wait_until(lambda: served.event("listening"))

@@ -295,6 +295,31 @@ def test_a_request_whose_sender_is_gone_is_not_computed() -> None:
     assert sorted(outcomes) == ["abandoned", "graded", "graded"]
 
 
+def test_of_several_images_those_after_the_senders_end_are_not_computed() -> None:
+    gate = threading.Event()
+    engine = Engine(gate=gate)
+    body = json.dumps({"image": [b64(drawn_jpeg())] * 5}).encode()
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        # The sender leaves while the engine works on the first image.
+        while engine.calls < 2:
+            await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
+
+    with service(loader(engine)) as (transport, events, _):
+        headers = {"content-type": "application/json"}
+        assert transport._run(post(transport._app, receive, headers)) == 400
+        gate.set()
+        assert send(transport).status == 200
+    # The warm-up, the first image, and the later request.
+    assert engine.calls == 3
+    outcomes = [event["outcome"] for event in events if event["event"] == "request"]
+    assert outcomes == ["abandoned", "graded"]
+
+
 def test_under_batch_transform_a_bad_image_is_a_record() -> None:
     with service(loader(Engine()), SAGEMAKER_BATCH="true") as (transport, _, _):
         reply = transport.request("POST", "/invocations", b"nothing", {})
