@@ -3,8 +3,9 @@
     python -m dr_training.train_demo --out model_artifacts/mobilenet-demo
 
 Draws the data set (cached under `--cache`), trains in three stages, quantises, measures the
-int8 model on the test split and writes the package. `--quick` does all of it on a handful of
-photographs, to try the path.
+int8 model on the test split and writes the package; `--float-out` writes the f32 one too, with
+thresholds of its own, as the reference of `dr model gate`. `--quick` does all of it on a handful
+of photographs, to try the path.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--id", default=None, help="model id (default: the folder's name)")
     parser.add_argument("--cache", type=Path, default=Path("out/drawn"), help="drawn data set")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--float-out", type=Path, help="folder for the f32 package too: the reference of the gate"
+    )
     parser.add_argument("--quick", action="store_true", help="a few photographs and steps only")
     options = parser.parse_args(arguments)
     recipe = quick(Recipe()) if options.quick else Recipe()
@@ -57,11 +62,20 @@ def main(arguments: list[str] | None = None) -> int:
         model_id=options.id or options.out.name,
         cache=options.cache,
         threads=options.threads,
+        float_out=options.float_out,
     )
     return 0
 
 
-def train_demo(recipe: Recipe, *, out: Path, model_id: str, cache: Path, threads: int) -> None:
+def train_demo(
+    recipe: Recipe,
+    *,
+    out: Path,
+    model_id: str,
+    cache: Path,
+    threads: int,
+    float_out: Path | None = None,
+) -> None:
     """Draw, train, quantise, measure and write the package; reports on standard output."""
     import keras
 
@@ -91,6 +105,7 @@ def train_demo(recipe: Recipe, *, out: Path, model_id: str, cache: Path, threads
         out=out,
         model_id=model_id,
         threads=threads,
+        float_out=float_out,
     )
 
 
@@ -104,10 +119,11 @@ def finish(
     out: Path,
     model_id: str,
     threads: int,
+    float_out: Path | None = None,
 ) -> None:
     """Quantise with training photographs, choose on validation, measure on test, write."""
     from dr_training.networks import head_layers
-    from dr_training.quantise import Runner, convert
+    from dr_training.quantise import convert
 
     rng = np.random.default_rng(recipe.seed + 4)
     count = min(recipe.calibration_photographs, len(train.grades))
@@ -115,62 +131,94 @@ def finish(
     model, _ = convert(network, size_px=recipe.input_size_px, calibration=train.pixels[chosen])
     floating, _ = convert(network, size_px=recipe.input_size_px, calibration=None)
     _say(f"int8 model: {len(model):,} bytes")
-    runner = Runner(model, threads=threads)
-    logits, _ = runner(validation.pixels)
-    float_logits, _ = Runner(floating, threads=threads)(validation.pixels)
-    agreement = float(np.mean(logits.argmax(axis=1) == float_logits.argmax(axis=1)))
-
-    temperature = evaluate.fit_temperature(logits, validation.grades)
-    points = choose_operating_points(logits, validation.grades, temperature)
-    test_logits, _ = runner(test.pixels)
-    metrics = evaluate.grader_metrics(
-        test_logits,
-        test.grades,
-        temperature=temperature,
-        thresholds={point["name"]: point["threshold"] for point in points},
-    )
-    metrics = {
-        "data": "drawn photographs of seeds that training and validation never saw",
-        "model": "int8",
-        "grade_agreement_int8_with_float": round(agreement, 4),
-        **metrics,
-    }
+    int8 = _Measured.of("int8", model, validation=validation, test=test, threads=threads)
+    f32 = _Measured.of("f32", floating, validation=validation, test=test, threads=threads)
+    agreement = float(np.mean(int8.grades == f32.grades))
     parameters = network.count_params()
-    spec = write_package(
-        PackageContent(
-            id=model_id,
-            network={"name": recipe.network, "alpha": recipe.alpha, "parameters": parameters},
-            input_size_px=recipe.input_size_px,
-            preprocessing=recipe.preprocessing(),
-            quality_gate=recipe.quality_gate(),
-            operating_points=points,
-            default_operating_point="high_sensitivity",
-            temperature=temperature,
-            notice=DEMO_NOTICE,
-            metrics=metrics,
-            provenance={
-                "trained_on": "drawn fundus photographs (dr_training.drawing), no patient's",
-                "command": f"python -m dr_training.train_demo --out model_artifacts/{model_id}",
-                "recipe": recipe.as_document(),
-                "environment": environment(threads=threads),
-            },
-            model=model,
-            head=[DenseLayer(kernel=w, bias=b) for w, b in map(_weights, head_layers(network))],
-            card=demo_card(
-                model_id=model_id,
-                recipe=recipe,
-                parameters=parameters,
-                size_bytes=len(model),
+    head = [DenseLayer(kernel=w, bias=b) for w, b in map(_weights, head_layers(network))]
+    packages = [(int8, out, model_id)]
+    if float_out is not None:
+        packages.append((f32, float_out, f"{model_id}-f32"))
+    command = f"python -m dr_training.train_demo --out model_artifacts/{model_id}"
+    for measured, folder, name in packages:
+        metrics = {
+            "data": "drawn photographs of seeds that training and validation never saw",
+            "model": measured.kind,
+            "grade_agreement_int8_with_float": round(agreement, 4),
+            **measured.metrics,
+        }
+        spec = write_package(
+            PackageContent(
+                id=name,
+                network={"name": recipe.network, "alpha": recipe.alpha, "parameters": parameters},
+                input_size_px=recipe.input_size_px,
+                preprocessing=recipe.preprocessing(),
+                quality_gate=recipe.quality_gate(),
+                operating_points=measured.points,
+                default_operating_point="high_sensitivity",
+                temperature=measured.temperature,
+                notice=DEMO_NOTICE,
                 metrics=metrics,
-                operating_points=points,
-                float_agreement=agreement,
+                provenance={
+                    "trained_on": "drawn fundus photographs (dr_training.drawing), no patient's",
+                    "command": command + (" --float-out FOLDER" if measured is f32 else ""),
+                    "recipe": recipe.as_document(),
+                    "environment": environment(threads=threads),
+                },
+                model=measured.model,
+                head=head,
+                card=demo_card(
+                    model_id=name,
+                    recipe=recipe,
+                    parameters=parameters,
+                    size_bytes=len(measured.model),
+                    metrics=metrics,
+                    operating_points=measured.points,
+                    float_agreement=agreement,
+                ),
             ),
-        ),
-        out,
-    )
-    for name in ("accuracy", "quadratic_weighted_kappa", "referable_auc"):
-        _say(f"{name}: {metrics[name]}")
-    _say(f"wrote {out} ({spec.sha256[:12]})")
+            folder,
+        )
+        for figure in ("accuracy", "quadratic_weighted_kappa", "referable_auc"):
+            _say(f"{measured.kind} {figure}: {metrics[figure]}")
+        _say(f"wrote {folder} ({spec.sha256[:12]})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """A variant with its own temperature and thresholds (validation) and figures (test)."""
+
+    kind: str
+    model: bytes
+    grades: NDArray[np.intp]
+    temperature: float
+    points: list[dict[str, Any]]
+    metrics: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, kind: str, model: bytes, *, validation: DrawnData, test: DrawnData, threads: int
+    ) -> "_Measured":
+        from dr_training.quantise import Runner
+
+        runner = Runner(model, threads=threads)
+        logits, _ = runner(validation.pixels)
+        temperature = evaluate.fit_temperature(logits, validation.grades)
+        points = choose_operating_points(logits, validation.grades, temperature)
+        metrics = evaluate.grader_metrics(
+            runner(test.pixels)[0],
+            test.grades,
+            temperature=temperature,
+            thresholds={point["name"]: point["threshold"] for point in points},
+        )
+        return cls(
+            kind=kind,
+            model=model,
+            grades=logits.argmax(axis=1),
+            temperature=temperature,
+            points=points,
+            metrics=dict(metrics),
+        )
 
 
 def _trained_backbone(

@@ -14,6 +14,34 @@ import pytest
 from inference_image.explain import DenseHead
 from inference_image.model_spec import load_model_spec, verify_files
 
+# The f32 and the int8 package of one training, side by side on drawn photographs.
+COMPARE = """
+import json
+from pathlib import Path
+from dr_training.data.readers import read
+from dr_training.drawing import draw_fundus
+from dr_training.gate import gate, record_verdict
+from dr_training.scoring import score_package
+from inference_image.model_spec import load_model_spec
+folder = Path({folder!r})
+(folder / "drawn").mkdir()
+for seed in range(4):
+    for grade in range(5):
+        data = draw_fundus(seed, grade, 300).jpeg_bytes()
+        (folder / "drawn" / f"grade{{grade}}-seed{{seed}}.jpg").write_bytes(data)
+photographs = read("drawn", folder / "drawn").table.photographs
+specs = [load_model_spec(folder / name) for name in ("f32", "two")]
+point = "high_sensitivity"
+verdict = gate(
+    *(score_package(folder / name, photographs) for name in ("f32", "two")),
+    thresholds=tuple(spec.operating_point(point).threshold for spec in specs),
+    operating_point=point,
+    draws=50,
+)
+record_verdict(folder / "two", verdict, reference=specs[0], data="drawn photographs")
+print(json.dumps(verdict.document))
+"""
+
 
 @pytest.fixture(scope="module")
 def training_python(repository: Path) -> Path:
@@ -91,6 +119,7 @@ def test_the_documented_command_writes_a_package_that_serves(
             str(tmp_path / out),
             "--id",
             "quick",
+            *(["--float-out", str(tmp_path / "f32")] if out == "two" else []),
             cwd=repository,
         )
     assert "patches: weights from" in output
@@ -99,6 +128,13 @@ def test_the_documented_command_writes_a_package_that_serves(
     verify_files(specs[0], tmp_path / "one")
     assert specs[0].raw["network"] == {"name": "mobilenet", "alpha": 0.25, "parameters": 268_597}
     assert DenseHead.load(tmp_path / "one" / "head.npz").kernels[0].shape == (256, 128)
+    compared = _run(training_python, "-c", COMPARE.format(folder=str(tmp_path)), cwd=repository)
+    document = json.loads(compared.splitlines()[-1])
+    # Ten referable photographs cannot show that none is lost, and the gate says so.
+    assert document["verdict"] in ("insufficient data", "refused")
+    assert document["sensitivity"]["least_images"] == 133
+    assert document["grade_agreement"] > 0.5
+    assert load_model_spec(tmp_path / "two").raw["gate"]["reference"]["id"] == "quick-f32"
 
 
 @pytest.mark.timeout(1800)
