@@ -141,6 +141,7 @@ class SlowOnce:
     def __init__(self, wait_s: float) -> None:
         self._predictor = Predictor.load(TINY_MODEL, threads=1)
         self.spec = self._predictor.spec
+        self.described = self._predictor.described
         self._waits = [wait_s]
 
     def warm_up(self) -> None:
