@@ -19,15 +19,12 @@ from constructs_lib import limits
 from constructs_lib.image_repository import ImageCopier, make_repository
 from constructs_lib.rules import refuse
 from constructs_lib.tokens import known_text
+from inference_image.contract import RUNTIME_LITERT, RUNTIMES
 
 ImageSource = Literal["build", "source-digest"]
 IMAGE_BUILD: Final = "build"
 IMAGE_SOURCE_DIGEST: Final = "source-digest"
 IMAGE_SOURCES: Final = (IMAGE_BUILD, IMAGE_SOURCE_DIGEST)
-
-RUNTIME_LITERT: Final = "litert"
-RUNTIME_TENSORFLOW: Final = "tensorflow"
-RUNTIMES: Final = (RUNTIME_LITERT, RUNTIME_TENSORFLOW)
 
 _PLATFORMS: Final = {
     limits.AMD64: ecr_assets.Platform.LINUX_AMD64,
