@@ -23,7 +23,11 @@ from constructs_lib.rules import ValidationError, endpoint_faults, refuse, tag_f
 from constructs_lib.scaling import Scaling
 from constructs_lib.tokens import known_text
 
+ALARMS_TOO_SLOW: Final = "dr-endpoints:alarmsSlowerThanShift"
+
 _HASH_CHARACTERS: Final = 8
+# Two bad minutes, or two failed probes that are a minute apart.
+_BAD_PERIODS_S: Final = 120
 
 
 class DREndpoint(Construct):
@@ -116,6 +120,7 @@ class DREndpoint(Construct):
                 log_retention=options.log_retention,
                 log_encryption_key=options.log_encryption_key,
             )
+        self._warn_of_slow_alarms(options)
         if options.alarms is None and options.traffic_shift is None:
             return
         self._alarms = EndpointAlarms(
@@ -127,6 +132,18 @@ class DREndpoint(Construct):
             latency_unit_ms=latency_unit_ms,
             probe_failures=None if self.probe is None else self.probe.metric_failures(),
             options=options.alarms or AlarmOptions(),
+        )
+
+    def _warn_of_slow_alarms(self, options: Options) -> None:
+        """A shift that goes on before an alarm can ring is watched by nobody."""
+        every = 1 if options.probe is None else options.probe.every_minutes
+        needed_s = _BAD_PERIODS_S * every
+        if options.traffic_shift is None or options.traffic_shift.wait_s >= needed_s:
+            return
+        cdk.Annotations.of(self).add_warning_v2(
+            ALARMS_TOO_SLOW,
+            f"traffic_shift waits {options.traffic_shift.wait_s} s, and the slowest alarm rings "
+            f"after {needed_s} s at the earliest: let wait_s be more than that",
         )
 
     def _name_hash(self, content: Any) -> str:

@@ -18,7 +18,6 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct, IDependable
 
 from constructs_lib import probe_function
-from constructs_lib.alarms import alarm_period
 from constructs_lib.rules import refuse
 
 _FOLDER: Final = Path(probe_function.__file__).parent
@@ -36,8 +35,8 @@ class ProbeOptions:
     """How often which photograph is sent, and which answer is right.
 
     Attributes:
-        every_minutes: 1 to 1,440. Alarms look at minutes, two of three: with more than 1 they
-            find less, and above 5 a serverless container is cold again.
+        every_minutes: 1 to 1,440. The alarm rings when two of three probes failed, so that it
+            takes twice as long; above 5 a serverless container is cold again.
         expected_grade: what the model says of the photograph; not compared when None.
         photograph: a JPEG of up to 3 MiB, **of no patient**: it becomes part of the stack.
 
@@ -149,11 +148,12 @@ class GoldenImageProbe(Construct):
                     **({} if grade is None else {"DR_PROBE_GRADE": str(grade)}),
                 },
             )
+        self._every = cdk.Duration.minutes(options.every_minutes)
         self.rule = events.Rule(
             self,
             "Schedule",
             description="When the golden-image probe runs",
-            schedule=events.Schedule.rate(cdk.Duration.minutes(options.every_minutes)),
+            schedule=events.Schedule.rate(self._every),
             targets=[targets.LambdaFunction(self.function, retry_attempts=0)],
         )
         if after is not None:
@@ -161,8 +161,9 @@ class GoldenImageProbe(Construct):
             self.rule.node.add_dependency(after)
 
     def metric_failures(self, *, period: cdk.Duration | None = None) -> cloudwatch.Metric:
-        """Probes that failed, counted (sum)."""
-        return self.function.metric_errors(period=period or alarm_period(), statistic="Sum")
+        """Probes that failed, counted (sum); the period defaults to that of the schedule."""
+        # In shorter periods two failures would never lie close enough together for the alarm.
+        return self.function.metric_errors(period=period or self._every, statistic="Sum")
 
 
 def _photograph_faults(path: Path) -> list[str]:

@@ -480,6 +480,22 @@ def test_a_region_that_lacks_the_type_or_that_nobody_knows_is_a_warning() -> Non
     assert "region eu-mars-1 is not in this library's table of 2026-11-28" in warning
 
 
+@ALL
+@pytest.mark.parametrize(
+    ("wait_s", "every_minutes", "slow"), [(120, 1, 0), (60, 1, 1), (300, 5, 1)]
+)
+def test_a_shift_that_is_faster_than_its_alarms_is_a_warning(
+    make: Make, wait_s: int, every_minutes: int, slow: int
+) -> None:
+    found = warnings_of(
+        make,
+        traffic_shift=TrafficShift.all_at_once(wait_s=wait_s),
+        probe=ProbeOptions(every_minutes=every_minutes),
+    )
+    assert len(found) == slow
+    assert all(f"rings after {120 * every_minutes} s at the earliest" in it for it in found)
+
+
 # --- Updates ------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from constructs_lib import ProbeOptions
+from constructs_lib import AlarmOptions, ProbeOptions
 from constructs_lib.probe_function.handler import (
     GOLDEN,
     ProbeError,
@@ -274,6 +274,23 @@ def test_ones_own_photograph_and_hours(tmp_path: Path) -> None:
     _, rule = only(template, "AWS::Events::Rule")
     assert rule["Properties"]["ScheduleExpression"] == "rate(1 hour)"
     assert "DR_PROBE_GRADE" not in probes(template)["Environment"]["Variables"]
+
+
+@pytest.mark.parametrize(("every_minutes", "period_s"), [(1, 60), (5, 300), (1440, 86_400)])
+def test_two_failed_probes_of_three_ring_however_far_apart(
+    every_minutes: int, period_s: int
+) -> None:
+    stack = new_stack()
+    serverless(stack, alarms=AlarmOptions(), probe=ProbeOptions(every_minutes=every_minutes))
+    (alarm,) = (
+        it["Properties"]
+        for it in resources(template_of(stack), "AWS::CloudWatch::Alarm").values()
+        if it["Properties"]["AlarmName"] == "dr-Test-probe"
+    )
+    assert alarm["Period"] == period_s
+    assert (alarm["DatapointsToAlarm"], alarm["EvaluationPeriods"]) == (2, 3)
+    # CloudWatch looks back a week at most, and a day where periods are below an hour.
+    assert 3 * period_s <= (7 * 86_400 if period_s >= 3600 else 86_400)
 
 
 def test_the_handler_needs_nothing_that_lambda_does_not_bring() -> None:
