@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/node_modules/.bin:$(PATH):$(CURDIR)/.n
 export CDK_DISABLE_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help image bench-image setup setup-training setup-bench bench-serving bench-prepare demo test test-slow check format lock \
+.PHONY: help image bench-image setup setup-training setup-bench bench-serving bench-prepare bench-faults demo test test-slow check format lock \
         synth train-demo wheel clean lambda-emulator
 
 help: ## Show this list
@@ -95,6 +95,9 @@ lock: setup ## Renew the hash-locked requirement files from the ranges in pyproj
 
 synth: setup ## Synthesize every stack of the deployment matrix into cdk.out
 	node_modules/.bin/cdk synth --quiet
+
+bench-faults: setup ## Attack, overload, kill and stop the service: docs/reliability.md (12 minutes)
+	$(BIN)/python -m benchmarks.faults
 
 train-demo: setup-training ## Draw photographs, train, quantise and evaluate the demo model again
 	$(TRAINING)/python -m dr_training.train_demo --out model_artifacts/mobilenet-demo

@@ -318,6 +318,9 @@ def _embedded(image: Image.Image, dicom: "DicomPhotograph", min_side_px: int | N
 
     ybr = dicom.photometric.startswith("YBR_FULL")
     if dicom.media_type != MEDIA_JPEG:
+        # Pillow decodes at the first look, and what is damaged must be found out here.
+        image.load()
+    if dicom.media_type != MEDIA_JPEG:
         # The codestream undoes its own colour transform (YBR_ICT, YBR_RCT), but no other.
         return from_ybr(image) if ybr and image.mode == "RGB" else image
     adobe = image.info.get("adobe_transform")

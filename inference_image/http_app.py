@@ -9,6 +9,7 @@ in that thread after the server has begun to listen: until then everything is 50
 """
 
 import asyncio
+import contextlib
 import json
 import math
 import time
@@ -71,6 +72,7 @@ from inference_image.requests import (
     wants_csv,
 )
 from inference_image.settings import Settings
+from inference_image.spare_memory import return_spare_memory
 
 # An ASGI extension: functions to call when the sender closes the connection.
 CLOSING: Final = "dr_endpoints.closing"
@@ -82,6 +84,8 @@ _DRAIN_FACTOR: Final = 4
 _BODY_WITHIN_S: Final = 20.0
 # Bodies that one worker holds, arriving or waiting; one body of the largest size always fits.
 _MOST_BYTES_HELD: Final = 256 * 1024 * 1024
+# A worker without work for so long gives spare memory back, once for each stretch of work.
+_IDLE_FOR_S: Final = 2.0
 # Requests that are turned away unread share a line in the log for so long.
 _SUMMED_FOR_S: Final = 1.0
 # Of several images, the last is begun while this share of the time limit is left for writing
@@ -340,6 +344,7 @@ class _Service:
         self.pending = 0
         self.bytes_held = 0
         self._turned_away = 0
+        self._tidying: asyncio.TimerHandle | None = None
         self._typical_s = 0.05
         # Base64 needs 4 bytes for 3, and JSON some around it.
         self._body_limit = settings.max_image_bytes * 4 // 3 + 65_536
@@ -704,6 +709,21 @@ class _Service:
         self._turned_away += 1
         return answer, head.body_left, head.closes
 
+    def tidy_when_idle(self) -> None:
+        """Give spare memory back when nothing has been asked for a while."""
+        if self._tidying is not None:
+            self._tidying.cancel()
+            self._tidying = None
+        if not self.pending:
+            loop = asyncio.get_running_loop()
+            self._tidying = loop.call_later(_IDLE_FOR_S, self._tidy)
+
+    def _tidy(self) -> None:
+        self._tidying = None
+        # It may be shutting down.
+        with contextlib.suppress(RuntimeError):
+            self.executor.submit(return_spare_memory)
+
     def note_turned_away(self) -> None:
         """One line in the log about all that were turned away since the last one."""
         count, self._turned_away = self._turned_away, 0
@@ -795,6 +815,7 @@ class _Place:
             self._service.pending -= 1
             self._service.bytes_held -= self._bytes_held
             self._show()
+            self._service.tidy_when_idle()
 
     def _show(self) -> None:
         service = self._service

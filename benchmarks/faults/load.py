@@ -11,8 +11,10 @@ down together with the service, and hide what it does under overload (coordinate
 import contextlib
 import errno
 import heapq
+import json
 import select
 import socket
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -121,15 +123,26 @@ def offer(
         stop: sending ends early when this list is no longer empty.
         most_connections: a request that is due while so many are open waits.
     """
-    return (
-        _Load(port, request, rate_per_s, callers, keep_alive, most_connections).run(
-            seconds, stop or []
-        )
-        if stop is None
-        else _Load(port, request, rate_per_s, callers, keep_alive, most_connections).run(
-            seconds, stop
-        )
-    )
+    load = _Load(port, request, rate_per_s, callers, keep_alive, most_connections)
+    return load.run(seconds, stop if stop is not None else [])
+
+
+def probe_ping(port: int, seconds: float, interval_s: float) -> list[float]:
+    """Seconds that each `GET /ping` took, on a connection of its own; -1 where it was not 200."""
+    took = []
+    end = time.perf_counter() + seconds
+    while (now := time.perf_counter()) < end:
+        status = b""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), timeout=5) as caller,
+        ):
+            caller.sendall(PING)
+            status = caller.recv(4096)[9:12]
+        spent_s = time.perf_counter() - now
+        took.append(spent_s if status == b"200" else -1.0)
+        time.sleep(max(0.0, interval_s - spent_s))
+    return took
 
 
 class _Load:
@@ -293,3 +306,8 @@ class _Load:
         with contextlib.suppress(OSError, ValueError):
             self._poll.unregister(descriptor)
         caller.socket.close()
+
+
+if __name__ == "__main__":
+    # A prober in a process of its own, so that it does not wait for whoever makes the load.
+    print(json.dumps(probe_ping(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))))

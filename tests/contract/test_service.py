@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.faults.inputs import as_expected
 from inference_image.contract import (
     ACCEPTED_IMAGE_TYPES,
     CUSTOM_ATTRIBUTES_HEADER,
@@ -340,32 +341,6 @@ def test_every_hard_input_gets_what_its_manifest_expects(service: Any, shared_da
             assert found == pytest.approx(expected, abs=0.05), row["file"]
     assert wrong == []
     assert len(rows) == 100
-
-
-def as_expected(expect: str, status: int, gradable: bool | None) -> bool:
-    """Whether an answer is one that the manifest allows."""
-    if status >= 500:
-        return False
-    if status == 415:
-        # Types and variants that docs/formats.md does not list. What the manifest wants refused
-        # for another fault may be refused for its type as well, which is found first.
-        return "415" in expect or expect.startswith("reject")
-    if expect.startswith("reject 415 (unsupported media type) unless"):
-        # Of the accepted types: the manifest asks for no more than decoding them.
-        return status == 200
-    if expect.startswith(("scale", "take page 1", "no endless loop")):
-        return gradable is False
-    if expect.startswith("reject 422 / quality"):
-        return status == 422 or gradable is False
-    if expect.startswith("reject"):
-        return status in (400, 413, 422)
-    if expect.startswith("decode leniently"):
-        return status in (200, 400, 422)
-    if "flag: not a fundus" in expect or "then flag" in expect or expect == "quality flag":
-        return gradable is False
-    if expect.startswith(("as retina_gray", "cannot be known")):
-        return status == 200
-    return gradable is True
 
 
 def test_the_answers_name_every_accepted_type(service: Any) -> None:

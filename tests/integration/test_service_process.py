@@ -407,6 +407,10 @@ def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
         assert died["exit_code"] == -signal.SIGKILL
         numbers = served.request("GET", "/metrics").body
         assert b"dr_worker_starts_total 3\n" in numbers
+        # Its successor found the modules in memory; the supervisor has still one thread.
+        ready = [event for event in served.events if event["event"] == "ready"]
+        assert ready[2]["imports_ms"] < ready[0]["imports_ms"] / 2
+        assert len(list(Path(f"/proc/{served.process.pid}/task").iterdir())) == 1
         assert b'dr_requests_total{status="200"} 6\n' in numbers
         stop(served)
         assert served.end() == 0

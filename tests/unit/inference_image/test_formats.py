@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from benchmarks.faults.files import Body, mutated
 from inference_image import decoding
 from inference_image.contract import ACCEPTED_IMAGE_TYPES, MEDIA_MULTIPART
 from inference_image.decoding import Limits, PhotographError, decode, measure
@@ -612,3 +613,23 @@ def test_other_decoders_are_imported_when_their_first_file_arrives() -> None:
 def test_sniffing_tells_a_bitmap_from_a_sentence() -> None:
     assert sniff(b"BMI is a measure of body weight, not an image.") is None
     assert sniff(encoded(Image.new("RGB", (4, 4)), "BMP")) == "image/bmp"
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda encoding: encoding.name)
+def test_what_is_damaged_is_found_while_it_is_decoded_and_not_later(encoding: Encoding) -> None:
+    """A decoder that puts the work off would fail where the failure is taken for our own."""
+    whole = Body(
+        name=encoding.name,
+        content_type=encoding.media_type,
+        body=encoding.write(drawn_pixels(size_px=200)),
+    )
+    refused = set()
+    for seed in range(30):
+        try:
+            image = decode(mutated([whole], seed=seed).body).image
+        except PhotographError as error:
+            refused.add(error.status)
+        else:
+            assert image.copy().size == image.size
+    assert refused
+    assert refused <= {400, 413, 415, 422}

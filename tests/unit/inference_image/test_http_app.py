@@ -635,3 +635,23 @@ def test_without_being_asked_no_line_is_a_metric() -> None:
     with service(loader(Engine())) as (transport, events, _):
         send(transport)
     assert all("_aws" not in event for event in events)
+
+
+def test_a_worker_without_work_gives_spare_memory_back_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr("inference_image.http_app._IDLE_FOR_S", 0.3)
+    monkeypatch.setattr(
+        "inference_image.http_app.return_spare_memory", lambda: given.append(time.monotonic())
+    )
+    with service(loader(Engine())) as (transport, _, _):
+        for _ in range(3):
+            assert send(transport).status == 200
+        last = time.monotonic()
+        wait_until(lambda: given, within_s=10)
+        time.sleep(0.5)
+        assert given[-1] >= last
+        assert send(transport).status == 200
+        wait_until(lambda: len(given) > 1, within_s=10)
+    assert 2 <= len(given) <= 4

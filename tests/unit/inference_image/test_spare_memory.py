@@ -1,0 +1,29 @@
+"""Memory that was freed in pieces goes back to the system."""
+
+import gc
+
+import pytest
+
+from inference_image import spare_memory
+from inference_image.serve import resident_mib
+from inference_image.spare_memory import return_spare_memory
+
+
+def test_pages_between_what_is_still_used_are_given_back() -> None:
+    # Small pieces come from the heap; those that stay hold on to its upper end.
+    pieces = [bytearray(60_000) for _ in range(2000)]
+    kept = pieces[::100]
+    del pieces
+    gc.collect()
+    before = resident_mib()
+    return_spare_memory()
+    after = resident_mib()
+    assert before is not None
+    assert after is not None
+    assert before - after > 50
+    assert all(len(piece) == 60_000 for piece in kept)
+
+
+def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spare_memory, "_trim", lambda: None)
+    assert return_spare_memory() is False
