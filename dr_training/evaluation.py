@@ -233,6 +233,16 @@ def _figures(
             for kind, rows in (("sensitivity", right), ("specificity", ~right)):
                 key = f"{kind} {name}"
                 found[key] = exact_at_the_ends(found[key], units(owners, rows))
+    if prevalence is not None:
+        for name in thresholds:
+            sens, spec = estimates[f"sensitivity {name}"], estimates[f"specificity {name}"]
+            if {sens.value, spec.value} & {0.0, 1.0}:
+                # Draws of a share of 1 are all 1: the values follow the exact bounds instead.
+                lows = predictive_values(sens.low, spec.low, prevalence)
+                highs = predictive_values(sens.high, spec.high, prevalence)
+                for kind, low, high in zip(("ppv", "npv"), lows, highs, strict=True):
+                    value = estimates[f"{kind} {name}"].value
+                    estimates[f"{kind} {name}"] = Estimate(value=value, low=low, high=high)
     named = len({name for name in patients if name})
     report: dict[str, Any] = {
         "photographs": len(scored),

@@ -118,6 +118,10 @@ def test_a_share_of_one_is_not_called_certain() -> None:
     interval = report["operating_points"]["half"]["sensitivity"]
     assert (interval["value"], interval["high"]) == (1.0, 1.0)
     assert interval["low"] == pytest.approx(0.025 ** (1 / 9), abs=1e-4)
+    point = evaluate(one, thresholds=HALF, prevalence=0.1, draws=20)["operating_points"]["half"]
+    assert (point["ppv"]["value"], point["ppv"]["high"]) == (1.0, 1.0)
+    low = 0.025 ** (1 / 9)
+    assert point["ppv"]["low"] == pytest.approx(predictive_values(low, low, 0.1)[0], abs=1e-4)
     assert units(["a", "a", "", ""], np.array([True, True, True, False])) == 2
 
 
