@@ -70,7 +70,7 @@ test: check lambda-emulator nginx ## All static checks and the test suite (no Do
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10
 
 test-slow: setup-training lambda-emulator nginx .image-tools/.stamp ## What needs another framework, a Docker engine or a browser
-	$(TRAINING)/python -m pytest tests/slow --durations=10
+	$(TRAINING)/python -m pytest tests/slow --durations=10 -o faulthandler_timeout=2400
 	DR_TEST_TENSORFLOW=$(CURDIR)/$(TRAINING)/python $(BIN)/python -m pytest tests/contract/test_service.py -k tensorflow
 
 bench-serving: setup-bench ## Measure the service beside other servers, 25 min (BENCH=--quick: 3 min)

@@ -361,18 +361,19 @@ class _Service:
 
     def prepare(self) -> None:
         """Load the model and predict once; runs in the worker thread."""
-        started = time.perf_counter()
         try:
-            predictor = self._load()
-            loaded = time.perf_counter()
-            predictor.warm_up()
+            self._become_ready()
         except ModelPackageError as error:
             self._fail(str(error))
-            return
         except Exception as error:  # noqa: BLE001
             # Whatever a damaged file leads the engine to, the container must end and say so.
             self._fail(f"the model cannot be loaded ({type(error).__name__}: {error})")
-            return
+
+    def _become_ready(self) -> None:
+        started = time.perf_counter()
+        predictor = self._load()
+        loaded = time.perf_counter()
+        predictor.warm_up()
         warm = time.perf_counter()
         phases = {
             "model_load_ms": round((loaded - started) * 1000, 1),

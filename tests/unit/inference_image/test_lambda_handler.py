@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -215,6 +215,17 @@ def test_a_model_that_cannot_be_served_ends_the_start(
     environment = {"DR_MODEL_DIR": str(TINY_MODEL), **changes}
     with pytest.raises(ModelPackageError, match=fragment):
         LambdaHandler(environment=environment)
+
+
+def test_a_fault_behind_the_loading_ends_the_start_too() -> None:
+    class Incomplete:
+        """A predictor that lacks what the service asks of it once it is loaded."""
+
+        def warm_up(self) -> None:
+            pass
+
+    with pytest.raises(ModelPackageError, match=r"cannot be loaded \(AttributeError"):
+        LambdaHandler(environment={}, load=lambda: cast("Predictor", Incomplete()))
 
 
 def test_a_damaged_model_ends_the_start_with_one_sentence(tmp_path: Path) -> None:
