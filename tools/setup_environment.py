@@ -117,7 +117,7 @@ def set_up(venv: Path, lock_name: str, *, with_cdk_cli: bool) -> None:
         _run(
             [uv, "pip", "sync", "--python", python, "--require-hashes", lock_file],
             what="the locked Python packages could not be downloaded",
-            environment=_uv_environment(python),
+            environment=uv_environment(python),
         )
     with _Step(3, steps, "this project, editable"):
         if lock_name == "dev.txt":
@@ -125,7 +125,7 @@ def set_up(venv: Path, lock_name: str, *, with_cdk_cli: bool) -> None:
                 [uv, "pip", "install", "--python", python, "--no-deps", "--no-build-isolation",
                  "--editable", ROOT],
                 what="this project could not be installed into its environment",
-                environment=_uv_environment(python),
+                environment=uv_environment(python),
             )  # fmt: skip
     if with_cdk_cli:
         with _Step(4, steps, "AWS CDK CLI from package-lock.json"):
@@ -190,7 +190,7 @@ def _create_venv(venv: Path) -> None:
     )
 
 
-def _uv_environment(python: Path) -> dict[str, str]:
+def uv_environment(python: Path) -> dict[str, str]:
     """Hand pip's index and certificates to uv, which does not read pip's configuration."""
     environment = dict(os.environ)
     index = environment.get("PIP_INDEX_URL") or _pip_setting(python, "global.index-url")

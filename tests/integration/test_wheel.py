@@ -13,6 +13,7 @@ import pytest
 
 from constructs_lib import InferenceImageRepo
 from tests.constructs_fixtures import manifest_of, new_stack
+from tools.setup_environment import uv_environment
 
 # What an app of a user's own looks like: a folder `stacks` without an `__init__.py`.
 THEIR_STACK = "NAME = 'clinic'\n"
@@ -54,9 +55,11 @@ def python(wheel: Path, repository: Path, tmp_path_factory: pytest.TempPathFacto
     uv = Path(sys.executable).parent / "uv"
     run(uv, "venv", "--python", sys.executable, folder / "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
-    # From the cache that set-up has filled, at the locked versions.
+    # At the locked versions, and from where set-up got them; its cache may have been removed.
     pinned = ("--constraint", str(repository / "requirements.txt"))
-    run(uv, "pip", "install", "--offline", "--python", python, *pinned, wheel, cwd=folder)
+    known = uv_environment(Path(sys.executable)).items()
+    source = {name: value for name, value in known if name.startswith(("UV_", "SSL_"))}
+    run(uv, "pip", "install", "--python", python, *pinned, wheel, cwd=folder, **source)
     return python
 
 

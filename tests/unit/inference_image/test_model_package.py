@@ -81,7 +81,7 @@ def write_package(folder: Path, **changes: Any) -> Path:
         ({"operating_points": [{"name": "a", "threshold": 1.5}]}, "threshold in"),
         ({"operating_points": ["a"]}, "threshold in"),
         ({"default_operating_point": "unknown"}, "not in operating_points"),
-        ({"outputs": {}}, "must name the logits"),
+        ({"outputs": {}}, "must name either the logits or the probabilities"),
         ({"preprocessing": ["resize"]}, "'step'"),
         ({"files": {}}, "files is empty"),
         ({"files": {"../x": {"sha256": "0" * 64, "size_bytes": 1}}}, "inside the package"),
