@@ -6,15 +6,19 @@ sizes and identities of software; never the image, its name, or what was found i
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from dr_experiments.client import Measurement
+from dr_experiments.cold_start import ReadyLine, split_cold_start
 from dr_experiments.scenarios import ScenarioResult
+from dr_experiments.transport import PHASES
 
-SCHEMA_VERSION: Final = 1
+# 2: the steps of the connection, retries, schedules, Lambda and the phases of a cold start.
+SCHEMA_VERSION: Final = 2
 # Seconds, in this order, as the study's own files have them (an index column comes first).
 STUDY_COLUMNS: Final = ("requestLatency", "predictionLatency", "fullLatency")
 
@@ -68,15 +72,45 @@ class RequestRecord:
     model_setup_ms: float | None
     model_latency_ms: float | None
     overhead_latency_ms: float | None
+    # Of schema 2; records of schema 1 are read with these unknown.
+    intended_offset_s: float | None = None
+    response_time_s: float | None = None
+    user: int | None = None
+    retries: int = 0
+    throttles: int = 0
+    waited_s: float | None = None
+    dns_ms: float | None = None
+    connect_ms: float | None = None
+    tls_ms: float | None = None
+    upload_ms: float | None = None
+    wait_ms: float | None = None
+    download_ms: float | None = None
+    init_duration_ms: float | None = None
+    duration_ms: float | None = None
+    billed_duration_ms: float | None = None
+    max_memory_mib: float | None = None
+    phases: dict[str, float] | None = None
+    phases_estimated: list[str] | None = None
 
 
-def records_of(result: ScenarioResult, *, context: RunContext) -> list[RequestRecord]:
-    """Records of one scenario; index 0 is the uncounted request."""
-    measurements = [result.warm_up, *result.measurements]
-    return [
-        _record(result, measurement, index=index, context=context)
-        for index, measurement in enumerate(measurements)
+def records_of(
+    result: ScenarioResult,
+    *,
+    context: RunContext,
+    ready: Mapping[str, ReadyLine] = MappingProxyType({}),
+) -> list[RequestRecord]:
+    """Records of one scenario; index 0 is the uncounted request, if there is one.
+
+    `ready` has what containers logged when they became ready, by start id (`cold_start`).
+    """
+    uncounted = [] if result.warm_up is None else [result.warm_up]
+    records = [
+        _record(result, measurement, index=0, context=context, ready=ready)
+        for measurement in uncounted
     ]
+    for index, measurement in enumerate(result.measurements, start=1):
+        records.append(_record(result, measurement, index=index, context=context, ready=ready))
+    return records
 
 
 def write_jsonl(path: Path, records: Iterable[RequestRecord]) -> None:
@@ -120,12 +154,20 @@ def write_study_csv(path: Path, records: Sequence[RequestRecord]) -> int:
 
 
 def _record(
-    result: ScenarioResult, measurement: Measurement, *, index: int, context: RunContext
+    result: ScenarioResult,
+    measurement: Measurement,
+    *,
+    index: int,
+    context: RunContext,
+    ready: Mapping[str, ReadyLine],
 ) -> RequestRecord:
     target = result.target
     answer: Any = measurement.answer or {}
     model = answer.get("model", {})
     container = answer.get("container", {})
+    split = split_cold_start(measurement, ready=ready.get(measurement.start_id or ""))
+    phases = dict(split.phases_s) if split else None
+    estimated = list(split.estimated) if split else None
     return RequestRecord(
         schema=SCHEMA_VERSION,
         run_id=context.run_id,
@@ -159,6 +201,19 @@ def _record(
         model_setup_ms=measurement.platform_ms.get("model_setup_ms"),
         model_latency_ms=measurement.platform_ms.get("model_latency_ms"),
         overhead_latency_ms=measurement.platform_ms.get("overhead_latency_ms"),
+        intended_offset_s=measurement.intended_offset_s,
+        response_time_s=measurement.response_time_s,
+        user=measurement.user,
+        retries=measurement.retries,
+        throttles=measurement.throttles,
+        waited_s=measurement.waited_s,
+        **{name: measurement.phases_ms.get(name) for name in PHASES},
+        init_duration_ms=measurement.platform_ms.get("init_duration_ms"),
+        duration_ms=measurement.platform_ms.get("duration_ms"),
+        billed_duration_ms=measurement.platform_ms.get("billed_duration_ms"),
+        max_memory_mib=measurement.max_memory_mib,
+        phases=phases,
+        phases_estimated=estimated,
     )
 
 

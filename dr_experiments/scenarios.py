@@ -1,7 +1,9 @@
 """Sequences of requests: who sends what, when.
 
-`warm` is the study's: one request that is not counted, then n at a fixed interval. It is a
-closed loop (a slow answer delays the next request), so it measures latency and not capacity.
+Three are the study's: `warm` (one request that is not counted, then n at a fixed interval),
+`realtime` (the same without the uncounted one) and `cold` (far enough apart that each meets a
+fresh container). They are closed loops (a slow answer delays the next request), so they measure
+latency and not capacity; `load` has those that measure capacity.
 """
 
 from collections.abc import Callable
@@ -13,16 +15,24 @@ from dr_experiments.targets import Payload, TargetDescription
 
 WARM_REQUESTS: Final = 25
 WARM_INTERVAL_S: Final = 5.0
+COLD_REQUESTS: Final = 10
+COLD_GAP_S: Final = 900.0
+# Some platforms keep a container longer than the gap: how often a gap may bring none.
+COLD_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioResult:
-    """What one scenario measured at one target; `warm_up` is never part of a statistic."""
+    """What one scenario measured at one target.
+
+    `warm_up` is never part of a statistic, and None where the scenario has none. `interval_s` is
+    0 where requests follow no fixed interval.
+    """
 
     scenario: str
     target: TargetDescription
     interval_s: float
-    warm_up: Measurement
+    warm_up: Measurement | None
     measurements: tuple[Measurement, ...]
 
     @property
@@ -65,24 +75,128 @@ def warm(
         interval_s: seconds between starts, >= 0; an answer that takes longer delays the next.
         on_request: called after each counted request with its number from 1.
     """
-    if requests < 1:
-        raise ValueError(f"requests must be at least 1; got {requests}")
-    if interval_s < 0:
-        raise ValueError(f"interval_s must not be negative; got {interval_s}")
+    _check(requests, interval_s)
     warm_up = client.measure(payload)
-    measurements: list[Measurement] = []
-    begin = client.now()
-    for number in range(requests):
-        client.wait_until(begin + number * interval_s)
-        offset = client.now() - begin
-        measurement = replace(client.measure(payload), start_offset_s=offset)
-        measurements.append(measurement)
-        if on_request:
-            on_request(number + 1, measurement)
     return ScenarioResult(
         scenario="warm",
         target=client.describe(),
         interval_s=interval_s,
         warm_up=warm_up,
+        measurements=_paced(client, payload, requests, interval_s, on_request),
+    )
+
+
+def realtime(
+    client: Client,
+    payload: Payload,
+    *,
+    requests: int = WARM_REQUESTS,
+    interval_s: float = WARM_INTERVAL_S,
+    on_request: Callable[[int, Measurement], None] | None = None,
+) -> ScenarioResult:
+    """`requests` that start every `interval_s` seconds, each of them counted.
+
+    An instance is always on, so that there is nothing to warm up but the connection, whose
+    opening the records keep apart. Arguments as in `warm`.
+    """
+    _check(requests, interval_s)
+    return ScenarioResult(
+        scenario="realtime",
+        target=client.describe(),
+        interval_s=interval_s,
+        warm_up=None,
+        measurements=_paced(client, payload, requests, interval_s, on_request),
+    )
+
+
+def cold(
+    client: Client,
+    payload: Payload,
+    *,
+    requests: int = COLD_REQUESTS,
+    gap_s: float = COLD_GAP_S,
+    attempts: int = COLD_ATTEMPTS,
+    renew: Callable[[], None] | None = None,
+    on_request: Callable[[int, Measurement], None] | None = None,
+) -> ScenarioResult:
+    """Requests that each meet a container which has answered nothing before.
+
+    A request counts as cold when the container says so itself: its start id was not seen before
+    in this run and it has answered nothing. The others stay in the result, as warm ones, and
+    another gap is waited for.
+
+    Args:
+        requests: fresh containers to see, >= 1.
+        gap_s: seconds without a request before each, >= 0. SageMaker does not say how long it
+            keeps an idle container; the study waited 15 minutes.
+        attempts: gaps for each fresh container, >= 1, before the scenario ends with fewer.
+        renew: makes the next container a fresh one, where the caller can (a local process);
+            called before each request instead of nothing.
+        on_request: called after each request with the number of fresh containers so far.
+
+    Returns:
+        The result; its `cold` are the verified ones, and may be fewer than `requests`.
+    """
+    _check(requests, gap_s)
+    if attempts < 1:
+        raise ValueError(f"attempts must be at least 1; got {attempts}")
+    measurements: list[Measurement] = []
+    seen: set[str] = set()
+    found = 0
+    begin = client.now()
+    for _ in range(requests):
+        for _ in range(attempts):
+            if renew:
+                renew()
+            client.wait_until(client.now() + gap_s)
+            offset = client.now() - begin
+            measurement = replace(client.measure(payload), start_offset_s=offset)
+            fresh = bool(measurement.cold) and measurement.start_id not in seen
+            if measurement.start_id:
+                seen.add(measurement.start_id)
+            found += fresh
+            measurements.append(measurement)
+            if on_request:
+                on_request(found, measurement)
+            if fresh:
+                break
+        else:
+            # It would not become colder by asking again: each request keeps it warm.
+            break
+    return ScenarioResult(
+        scenario="cold",
+        target=client.describe(),
+        interval_s=gap_s,
+        warm_up=None,
         measurements=tuple(measurements),
     )
+
+
+def _paced(
+    client: Client,
+    payload: Payload,
+    requests: int,
+    interval_s: float,
+    on_request: Callable[[int, Measurement], None] | None,
+) -> tuple[Measurement, ...]:
+    measurements: list[Measurement] = []
+    begin = client.now()
+    for number in range(requests):
+        client.wait_until(begin + number * interval_s)
+        offset = client.now() - begin
+        measurement = replace(
+            client.measure(payload),
+            start_offset_s=offset,
+            intended_offset_s=number * interval_s,
+        )
+        measurements.append(measurement)
+        if on_request:
+            on_request(number + 1, measurement)
+    return tuple(measurements)
+
+
+def _check(requests: int, interval_s: float) -> None:
+    if requests < 1:
+        raise ValueError(f"requests must be at least 1; got {requests}")
+    if interval_s < 0:
+        raise ValueError(f"the seconds between requests must not be negative; got {interval_s}")

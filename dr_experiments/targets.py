@@ -1,8 +1,8 @@
 """What can be measured: a two-method interface, and its implementations.
 
 A target only carries bytes. It never measures, retries or judges an answer: the client does,
-in the same way for each target. Adding one (Lambda, another cloud) means writing `describe`
-and `send`.
+in the same way for each target. Adding one (another cloud) means writing `describe` and
+`send`. Lambda functions are in `lambda_targets`.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from dr_experiments.transport import HttpResponse, HttpTransport
 from inference_image.contract import (
     CUSTOM_ATTRIBUTES_HEADER,
     INVOCATIONS_PATH,
@@ -36,6 +37,9 @@ OUTCOMES: Final = (
     OUTCOME_WRONG_ANSWER,
 )
 
+# Lambda is no mode of the container's: there the function tells it what it runs on.
+MODE_LAMBDA: Final = "lambda"
+
 # SageMaker ends an invocation after 60 s; a client that gave up earlier would count the
 # platform's slowness as its own.
 TIMEOUT_S: Final = 70
@@ -53,10 +57,18 @@ class Payload:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """Body of a successful answer, and timings that the platform reported (ms), if any."""
+    """Body of a successful answer, and what is known about the way it came.
+
+    `platform_ms` is what the platform reported, `phases_ms` the steps of the connection (see
+    `transport`), both empty where nobody says. `max_memory_mib` is Lambda's. `reopened` is true
+    where a kept connection turned out to be closed and the request went over a new one.
+    """
 
     body: bytes = field(repr=False)
     platform_ms: Mapping[str, float] = field(default_factory=dict)
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
+    max_memory_mib: float | None = None
+    reopened: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,9 +226,12 @@ class UrlTarget:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not an http or https URL")
         self._parts = parts
+        self._origin = f"{parts.scheme}://{parts.netloc}"
         self._path = parts.path.rstrip("/") or INVOCATIONS_PATH
         self._name = name or parts.netloc
-        self._connection: Any = None
+        self._transport = HttpTransport(
+            self._origin, timeout_s=TIMEOUT_S, connect_timeout_s=CONNECT_TIMEOUT_S
+        )
 
     def describe(self) -> TargetDescription:
         """Host and port, in local mode."""
@@ -224,45 +239,40 @@ class UrlTarget:
 
     def send(self, payload: Payload) -> Reply:
         """One POST over a connection that stays open."""
-        from http.client import HTTPException
-
         headers = {"Content-Type": payload.content_type, "Accept": MEDIA_JSON}
         if payload.custom_attributes:
             headers[CUSTOM_ATTRIBUTES_HEADER] = payload.custom_attributes
-        try:
-            connection = self._open()
-            connection.request("POST", self._path, body=payload.body, headers=headers)
-            response = connection.getresponse()
-            body = response.read()
-        except TimeoutError:
-            self.close()
-            raise TargetError(OUTCOME_TIMEOUT, f"no answer within {TIMEOUT_S} s") from None
-        except (OSError, HTTPException) as error:
-            self.close()
-            raise TargetError(
-                OUTCOME_UNREACHABLE, f"nothing answers at {self._parts.netloc}: {error}"
-            ) from None
-        if response.status != 200:
-            raise TargetError(
-                outcome_of_status(response.status),
-                problem_detail(body) or f"status {response.status}",
-                status=response.status,
-            )
-        return Reply(body=body)
+        response = exchange(self._transport, self._path, payload.body, headers, where=self._where)
+        return Reply(body=response.body, phases_ms=response.phases_ms, reopened=response.reopened)
 
     def close(self) -> None:
         """Close the connection that is kept alive between requests."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._transport.close()
 
-    def _open(self) -> Any:
-        from http.client import HTTPConnection, HTTPSConnection
+    @property
+    def _where(self) -> str:
+        return self._parts.netloc
 
-        if self._connection is None:
-            kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
-            self._connection = kind(str(self._parts.hostname), self._parts.port, timeout=TIMEOUT_S)
-        return self._connection
+
+def exchange(
+    transport: HttpTransport, path: str, body: bytes, headers: Mapping[str, str], *, where: str
+) -> HttpResponse:
+    """One POST that was answered with status 200; raises `TargetError` for all else."""
+    from http.client import HTTPException
+
+    try:
+        response = transport.request("POST", path, body=body, headers=headers)
+    except TimeoutError:
+        raise TargetError(OUTCOME_TIMEOUT, f"no answer within {TIMEOUT_S} s") from None
+    except (OSError, HTTPException) as error:
+        raise TargetError(OUTCOME_UNREACHABLE, f"nothing answers at {where}: {error}") from None
+    if response.status != 200:
+        raise TargetError(
+            outcome_of_status(response.status),
+            problem_detail(response.body) or f"status {response.status}",
+            status=response.status,
+        )
+    return response
 
 
 def outcome_of_status(status: int) -> str:

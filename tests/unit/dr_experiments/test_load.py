@@ -1,0 +1,156 @@
+"""Users in a closed loop and arrivals on a schedule, against servers with known delays."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from dr_experiments.client import Client
+from dr_experiments.load import (
+    SHAPES,
+    Constant,
+    Incremental,
+    Random,
+    Spike,
+    closed_loop,
+    open_loop,
+    poisson_arrivals,
+)
+from dr_experiments.statistics import summarise
+from dr_experiments.targets import UrlTarget
+from tests.unit.dr_experiments.fakes import PAYLOAD
+from tests.unit.dr_experiments.http_fakes import served
+
+STALL_S = 1.0
+
+
+def test_a_stall_is_hidden_by_the_closed_loop_and_seen_by_the_open_one() -> None:
+    """Field problem B01: a server that answers one request at a time freezes once."""
+
+    def stalled_once() -> "tuple[float, threading.Lock]":
+        return time.perf_counter() + 0.5, threading.Lock()
+
+    def p99(loop: str) -> float:
+        freeze_at, gate = stalled_once()
+        state = {"frozen": False}
+
+        def delay(_number: int) -> float:
+            if not state["frozen"] and time.perf_counter() > freeze_at:
+                state["frozen"] = True
+                return STALL_S
+            return 0.002
+
+        with served(delay, gate=gate) as (url, _):
+
+            def make() -> Client:
+                return Client(UrlTarget(url))
+
+            if loop == "closed":
+                result = closed_loop(make, PAYLOAD, Constant(users=1, duration_s=2.5))
+                times = [m.full_latency_s for m in result.measurements]
+            else:
+                arrivals = poisson_arrivals(100, duration_s=2.5, seed=7)
+                result = open_loop(make, PAYLOAD, arrivals)
+                times = [m.response_time_s for m in result.measurements]
+            assert not result.failures
+            assert state["frozen"]
+            return summarise([t for t in times if t is not None]).p99
+
+    closed, opened = p99("closed"), p99("open")
+    # One of the user's requests is slow, which is below one in a hundred; of the arrivals, all
+    # those that came during the stall are.
+    assert closed < 0.2 * STALL_S
+    assert opened > 0.7 * STALL_S
+
+
+def test_a_request_that_finds_all_senders_busy_is_measured_from_its_arrival() -> None:
+    with served(lambda number: 0.1) as (url, _):
+        result = open_loop(lambda: Client(UrlTarget(url)), PAYLOAD, [0.0] * 4, max_in_flight=1)
+    times = sorted(m.response_time_s for m in result.measurements)
+    assert times[0] >= 0.1
+    assert times[3] >= 0.4
+    assert max(m.full_latency_s for m in result.measurements) < 0.3
+
+
+def test_an_open_loop_does_not_wait_for_answers() -> None:
+    with served(lambda number: 0.5) as (url, _):
+        begin = time.perf_counter()
+        result = open_loop(lambda: Client(UrlTarget(url)), PAYLOAD, [i / 100 for i in range(20)])
+        took = time.perf_counter() - begin
+    assert len(result.answered) == 20
+    assert took < 3  # 10 s, if they had waited for each other
+    late = [m.start_offset_s - m.intended_offset_s for m in result.measurements]
+    assert min(late) >= 0
+
+
+def test_failures_of_a_load_are_counted_and_not_averaged() -> None:
+    with served(lambda number: 0.01, status=lambda n: 429 if n % 2 else 200) as (url, _):
+        shape = Constant(users=4, duration_s=0.4)
+        result = closed_loop(lambda: Client(UrlTarget(url)), PAYLOAD, shape)
+    assert {m.outcome for m in result.failures} == {"throttled"}
+    assert all(m.throttles == 1 and m.response_time_s is None for m in result.failures)
+    assert all(m.throttles == 0 for m in result.answered)
+    assert {m.user for m in result.measurements} == {0, 1, 2, 3}
+    starts = [m.start_offset_s for m in result.measurements]
+    assert starts == sorted(starts)
+    assert starts[-1] < 0.4
+
+
+def test_users_think_between_requests() -> None:
+    with served(lambda number: 0.0) as (url, _):
+        shape = Constant(users=1, duration_s=0.5)
+        result = closed_loop(lambda: Client(UrlTarget(url)), PAYLOAD, shape, think_s=0.1)
+    assert 3 <= len(result.measurements) <= 5
+
+
+def test_users_come_and_go_with_the_shape() -> None:
+    with served(lambda number: 0.01) as (url, _):
+        shape = Spike(users=10, duration_s=1.0)
+        result = closed_loop(lambda: Client(UrlTarget(url)), PAYLOAD, shape)
+    before = {m.user for m in result.measurements if m.start_offset_s < 0.4}
+    during = {m.user for m in result.measurements if 0.45 < m.start_offset_s < 0.6}
+    assert before == {0}
+    assert during == set(range(10))
+
+
+def test_the_shapes_have_the_users_they_promise() -> None:
+    assert Constant().users_at(299) == 40
+    stairs = [Incremental().users_at(t) for t in range(0, 300, 30)]
+    assert stairs == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
+    draws = [Random(seed=3).users_at(t) for t in range(300)]
+    assert draws == [Random(seed=3).users_at(t) for t in range(300)]
+    assert draws != [Random(seed=4).users_at(t) for t in range(300)]
+    assert min(draws) >= 1
+    assert max(draws) <= 40
+    assert len(set(draws)) > 10
+    assert [Spike().users_at(t) for t in (0, 119, 120, 179, 180)] == [4, 4, 40, 40, 4]
+    for make in SHAPES.values():
+        shape = make(40, 300.0, 7)
+        assert (shape.most, shape.duration_s) == (40, 300.0)
+
+
+def test_poisson_arrivals_have_exponential_gaps() -> None:
+    moments = poisson_arrivals(50, duration_s=400, seed=7)
+    assert moments == poisson_arrivals(50, duration_s=400, seed=7)
+    gaps = np.diff([0, *moments])
+    # Four standard errors of 20,000 gaps; the deviation of an exponential is its mean.
+    assert gaps.mean() == pytest.approx(1 / 50, rel=0.03)
+    assert gaps.std() == pytest.approx(1 / 50, rel=0.05)
+    assert moments[-1] < 400
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Constant(users=0), "users"),
+        (lambda: Spike(duration_s=0), "duration_s"),
+        (lambda: Incremental(users=4, steps=5), "steps"),
+        (lambda: Random(every_s=0), "every_s"),
+        (lambda: poisson_arrivals(0, duration_s=1, seed=1), "rate"),
+        (lambda: open_loop(lambda: None, PAYLOAD, []), "arrival"),  # type: ignore[arg-type]
+    ],
+)
+def test_impossible_loads_are_refused(make, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
