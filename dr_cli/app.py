@@ -320,6 +320,29 @@ def bench_warm(
     )
 
 
+@bench_app.command("analyse")
+def bench_analyse(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV files of the earlier study's form: warm-up-VGG19-2gb.csv, "
+            "cold-start-…, real-time-VGG19-ml.m5.xlarge.csv."
+        ),
+    ],
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write the tables between the markers of this Markdown page."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the page instead, and fail if it differs.")
+    ] = False,
+) -> None:
+    """Recompute the study from its CSV files: means, speed-ups, costs on both bases, errata."""
+    from dr_cli.analyse import analyse_study
+
+    analyse_study(folder, write=write, check=check)
+
+
 @model_app.command("inspect")
 def model_inspect(
     package: Annotated[Path, typer.Argument(help="A model package: folder or model.tar.gz.")],

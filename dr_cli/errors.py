@@ -19,6 +19,7 @@ _SPEAKING: Final = frozenset(
         "dr_cli.errors.CommandError",
         "dr_experiments.pricing.PriceTableError",
         "dr_experiments.pricing.UnknownPriceError",
+        "dr_experiments.study.StudyError",
         "dr_local.errors.LocalAwsError",
         "dr_local.publish.UploadError",
         "dr_training.data.faults.DataError",

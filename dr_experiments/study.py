@@ -1,0 +1,432 @@
+"""The earlier study's own measurements: what they say, and which printed figures they give.
+
+    >>> study = read_study(Path("../shared/data/thesis-measurements"))
+    >>> [erratum.verdict for erratum in errata(study, prices=PriceTable.load())]
+
+A file holds one scenario of one model on one size, `warm-up-VGG19-2gb.csv` or
+`real-time-VGG19-ml.m5.xlarge.csv`, with the columns `requestLatency` (time in the container),
+`predictionLatency` (the model's part of it) and `fullLatency` (the client's round trip), in
+seconds. What was printed about them is in `CLAIMS`; each claim is sought among named candidates
+(a pair of files, a column, a statistic), so that a match can be checked and a lack of one means
+something.
+"""
+
+import csv
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from enum import StrEnum
+from pathlib import Path
+from statistics import fmean, median
+from typing import Final
+
+from dr_experiments.pricing import ITEM_SERVERLESS_COMPUTE, PriceTable
+from dr_experiments.records import STUDY_COLUMNS
+from dr_experiments.statistics import Summary, summarise
+
+CONTAINER, PREDICTION, ROUND_TRIP = STUDY_COLUMNS
+COLUMN_WORDS: Final[Mapping[str, str]] = {
+    CONTAINER: "time in the container",
+    PREDICTION: "prediction",
+    ROUND_TRIP: "round trip",
+}
+COLD: Final = "cold-start"
+WARM: Final = "warm-up"
+REALTIME: Final = "real-time"
+STUDY_REGION: Final = "us-east-1"
+_FILE: Final = re.compile(
+    r"(?P<scenario>cold-start|warm-up|real-?time)-(?P<model>[A-Za-z0-9]+)-"
+    r"(?:(?P<gb>\d+)gb|(?:ml[.-])?(?P<family>[a-z]+\d+[a-z]*)[.-](?P<size>\d*x?large|medium))"
+)
+
+
+class StudyError(ValueError):
+    """A folder or a file that is not of the study's form; the text says which and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One file: seconds by column, in the order they were measured."""
+
+    scenario: str
+    model: str
+    memory_mib: int | None
+    instance_type: str | None
+    seconds: Mapping[str, tuple[float, ...]]
+
+    @property
+    def size(self) -> str:
+        """`2 GB` or `ml.m5.xlarge`."""
+        return f"{self.memory_mib // 1024} GB" if self.memory_mib else str(self.instance_type)
+
+    @property
+    def n(self) -> int:
+        return len(self.seconds[ROUND_TRIP])
+
+    def summary(self, column: str) -> Summary:
+        return summarise(self.seconds[column])
+
+    def usd(self, column: str, *, prices: PriceTable) -> Decimal:
+        """Mean of `column` times the price of a second: USD per inference, serverless only.
+
+        Raises:
+            UnknownPriceError: no price for this memory size.
+        """
+        return Decimal(repr(fmean(self.seconds[column]))) * self.rate(prices)
+
+    def rate(self, prices: PriceTable) -> Decimal:
+        """USD per second of compute of this memory size, in the region of the study."""
+        return prices.find(
+            ITEM_SERVERLESS_COMPUTE, region=STUDY_REGION, sku=str(self.memory_mib)
+        ).usd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """All files of a folder, by scenario, model and size."""
+
+    series: tuple[Series, ...]
+
+    def of(self, scenario: str, model: str | None = None) -> tuple[Series, ...]:
+        return tuple(
+            one for one in self.series
+            if one.scenario == scenario and model in (None, one.model)
+        )  # fmt: skip
+
+    def models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.model for one in self.series))
+
+    def pairs(self, scenario: str, model: str | None = None) -> Iterator[tuple[Series, Series]]:
+        """Every two sizes of one model in one scenario, the smaller first."""
+        for name in (model,) if model else self.models():
+            yield from itertools.combinations(self.of(scenario, name), 2)
+
+
+def read_study(folder: Path) -> Study:
+    """Read every CSV file of `folder`.
+
+    Raises:
+        StudyError: no CSV file, a name of another form, a missing column, or a value that is not
+            a positive number; the file and the line are named.
+    """
+    if not folder.is_dir():
+        raise StudyError(f"{folder} is not a folder of measurements")
+    series = [_read(path) for path in sorted(folder.glob("*.csv"))]
+    if not series:
+        raise StudyError(f"{folder} holds no CSV file")
+    ordered = sorted(
+        series,
+        key=lambda one: (one.scenario, one.model, one.memory_mib or 0, one.instance_type or ""),
+    )
+    for first, second in itertools.pairwise(ordered):
+        if (first.scenario, first.model, first.size) == (
+            second.scenario, second.model, second.size,
+        ):  # fmt: skip
+            raise StudyError(
+                f"two files of {folder} hold {first.scenario} of {first.model} on {first.size}"
+            )
+    return Study(series=tuple(ordered))
+
+
+class Verdict(StrEnum):
+    """What the measurements say about a printed figure."""
+
+    AGREES = "agrees"
+    OTHER = "another pair or statistic"
+    NONE = "none gives it"
+    NO_DATA = "the data are not there"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A printed figure. `stated` names the candidate that the text means, where it says so.
+
+    `unit` is `x` (a ratio), `%`, `s` or `USD`; `printed` keeps its number of decimals.
+    """
+
+    printed: Decimal
+    unit: str
+    about: str
+    kind: str
+    model: str | None = None
+    stated: str | None = None
+
+    @property
+    def text(self) -> str:
+        return f"{self.printed:f}{_UNIT_WORDS[self.unit]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One way to compute a figure. `where` is the pair and the column, `how` the statistic."""
+
+    where: str
+    how: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Erratum:
+    """A claim, its verdict, the figure recomputed as stated, and the way that gives the print."""
+
+    claim: Claim
+    verdict: Verdict
+    recomputed: Candidate | None
+    source: Candidate | None
+    also: int
+    candidates: int
+
+
+_UNIT_WORDS: Final = {"x": "\N{MULTIPLICATION SIGN}", "%": " %", "s": " s", "USD": " USD"}
+_MEAN: Final = "mean"
+_ROUNDED: Final = "means rounded to 0.01 s first"
+_MEDIAN: Final = "median"
+_HOWS: Final = (_MEAN, _ROUNDED, _MEDIAN)
+_SPEED_UP: Final = "speed-up"
+_COLD_WARM: Final = "cold over warm"
+_SAVING: Final = "saving"
+_COST: Final = "cost"
+_COLD_MEAN: Final = "cold mean"
+_IMAGE_SIZE: Final = "image size"
+
+
+def _ratio_name(model: str, scenario: str, small: str, large: str, column: str) -> str:
+    return f"{model}, {scenario}, {small} over {large}, {COLUMN_WORDS[column]}"
+
+
+def _claims() -> tuple[Claim, ...]:
+    costs = {
+        "VGG19": ("0.0000376", "0.0000344", "0.0000408"),
+        "MobileNet": ("0.0000095", "0.0000144", "0.0000206"),
+    }
+    colds = {"MobileNet": ("20.67", "12.48", "12.46"), "VGG19": (None, "11.07", None)}
+    claims = [
+        Claim(
+            printed=Decimal(usd), unit="USD", kind=_COST, model=model,
+            about=f"cost per inference, {model}, {gb} GB",
+            stated=f"{model}, {gb} GB, {COLUMN_WORDS[ROUND_TRIP]}",
+        )
+        for model, values in costs.items()
+        for gb, usd in enumerate(values, start=1)
+    ]  # fmt: skip
+    claims += [
+        Claim(
+            printed=Decimal(seconds), unit="s", kind=_COLD_MEAN, model=model,
+            about=f"cold start, {model}, {gb} GB",
+            stated=f"{model}, {gb} GB, {COLUMN_WORDS[ROUND_TRIP]}",
+        )
+        for model, values in colds.items()
+        for gb, seconds in enumerate(values, start=1)
+        if seconds
+    ]  # fmt: skip
+
+    def speed_up(printed: str, model: str, column: str, measure: str) -> Claim:
+        return Claim(
+            printed=Decimal(printed), unit="x", kind=_SPEED_UP, model=model,
+            about=f"speed-up of {model}, 1 to 2 GB ({measure})",
+            stated=_ratio_name(model, WARM, "1 GB", "2 GB", column),
+        )  # fmt: skip
+
+    claims += [
+        speed_up("2.7413", "VGG19", PREDICTION, "prediction"),
+        # The text does not say which measure these two are of. All columns are candidates.
+        speed_up("2.35", "MobileNet", PREDICTION, "prediction, as we read it"),
+        speed_up("1.3807", "MobileNet", ROUND_TRIP, "round trip, as we read it"),
+    ]
+    claims += [
+        Claim(printed=Decimal(x), unit="x", kind=_IMAGE_SIZE, about="effect of the image's size")
+        for x in ("1.2864", "1.3272")
+    ]
+    claims += [
+        Claim(
+            printed=Decimal(x), unit="x", kind=_COLD_WARM, model=model,
+            about=f"cold over warm, {model}, 2 GB",
+            stated=f"{model}, cold 2 GB over warm 2 GB, {COLUMN_WORDS[ROUND_TRIP]}",
+        )
+        for x, model in (("57.42", "MobileNet"), ("19.82", "VGG19"))
+    ]  # fmt: skip
+    claims += [
+        Claim(
+            printed=Decimal(percent), unit="%", kind=_SAVING,
+            about="one saving, printed in two versions",
+        )
+        for percent in ("9.4", "8.5")
+    ]  # fmt: skip
+    claims += [
+        Claim(printed=Decimal(percent), unit="%", kind=_SAVING, about="a reduction")
+        for percent in ("33.72", "24.34")
+    ]
+    return tuple(claims)
+
+
+# What the study's text prints. Which experiment a reduction belongs to is not known for 33.72 %
+# and 24.34 %, and the saving of 9.4 % and 8.5 % is named by neither, so all pairs are tried.
+CLAIMS: Final[tuple[Claim, ...]] = _claims()
+
+
+def errata(
+    study: Study, *, prices: PriceTable, claims: Sequence[Claim] = CLAIMS
+) -> tuple[Erratum, ...]:
+    """Seek each printed figure among the ways to compute it from `study`."""
+    return tuple(_judge(claim, study, prices=prices) for claim in claims)
+
+
+def gives(value: float, printed: Decimal) -> bool:
+    """Whether `value`, rounded or cut to the decimals of `printed`, is what was printed."""
+    return rounding(value, printed) is not None
+
+
+def rounding(value: float, printed: Decimal) -> str | None:
+    """`rounded` or `cut`: how `value` becomes `printed`; None where neither does."""
+    exact = Decimal(repr(value))
+    unit = Decimal(1).scaleb(int(printed.as_tuple().exponent))
+    for words, rule in (("rounded", ROUND_HALF_UP), ("cut", ROUND_DOWN)):
+        if exact.quantize(unit, rounding=rule) == printed:
+            return words
+    return None
+
+
+def _judge(claim: Claim, study: Study, *, prices: PriceTable) -> Erratum:
+    if claim.kind == _IMAGE_SIZE:
+        return Erratum(
+            claim=claim, verdict=Verdict.NO_DATA, recomputed=None, source=None, also=0, candidates=0
+        )
+    found = [
+        candidate
+        for candidate in _candidates(claim, study, prices=prices)
+        if claim.model is None or candidate.where.startswith(f"{claim.model}, ")
+    ]
+    stated = [one for one in found if one.where == claim.stated]
+    if not found or (claim.stated and not stated):
+        return Erratum(
+            claim=claim, verdict=Verdict.NO_DATA, recomputed=None, source=None, also=0, candidates=0
+        )
+    others = [one for one in found if one.where != claim.stated]
+    # The same column first: a neighbouring column often gives the same digits by chance.
+    column = (claim.stated or "").rpartition(", ")[2]
+    others.sort(key=lambda one: (one.where.rpartition(", ")[2] != column, _HOWS.index(one.how)))
+    matching = [one for one in (*stated, *others) if gives(one.value, claim.printed)]
+    verdict = Verdict.NONE
+    if matching:
+        as_stated = matching[0].where == claim.stated and matching[0].how == _MEAN
+        verdict = Verdict.AGREES if as_stated else Verdict.OTHER
+    return Erratum(
+        claim=claim,
+        verdict=verdict,
+        recomputed=stated[0] if stated else None,
+        source=matching[0] if matching else None,
+        also=max(0, len(matching) - 1),
+        candidates=len(found),
+    )
+
+
+def _candidates(claim: Claim, study: Study, *, prices: PriceTable) -> Iterator[Candidate]:
+    if claim.kind == _COST:
+        for one in study.of(WARM):
+            if one.memory_mib:
+                for column, how in itertools.product((ROUND_TRIP, CONTAINER), _HOWS):
+                    usd = _statistic(one, column, how) * float(one.rate(prices))
+                    yield Candidate(
+                        where=f"{one.model}, {one.size}, {COLUMN_WORDS[column]}", how=how, value=usd
+                    )
+    elif claim.kind == _COLD_MEAN:
+        for one, column, how in itertools.product(study.of(COLD), STUDY_COLUMNS, _HOWS):
+            yield Candidate(
+                where=f"{one.model}, {one.size}, {COLUMN_WORDS[column]}",
+                how=how,
+                value=_statistic(one, column, how),
+            )
+    elif claim.kind == _SPEED_UP:
+        for scenario in (WARM, COLD):
+            for small, large in study.pairs(scenario):
+                for column, how in itertools.product(STUDY_COLUMNS, _HOWS):
+                    value = _statistic(small, column, how) / _statistic(large, column, how)
+                    where = _ratio_name(small.model, scenario, small.size, large.size, column)
+                    yield Candidate(where=where, how=how, value=value)
+    elif claim.kind == _COLD_WARM:
+        for cold, warm in itertools.product(study.of(COLD), study.of(WARM)):
+            if cold.model == warm.model:
+                for column, how in itertools.product(STUDY_COLUMNS, _HOWS):
+                    yield Candidate(
+                        where=f"{cold.model}, cold {cold.size} over warm {warm.size}, "
+                        f"{COLUMN_WORDS[column]}",
+                        how=how,
+                        value=_statistic(cold, column, how) / _statistic(warm, column, how),
+                    )
+    else:
+        yield from _savings(study, prices=prices)
+
+
+def _savings(study: Study, *, prices: PriceTable) -> Iterator[Candidate]:
+    """Reductions between two sizes of a model, of cost and of time, on either base."""
+    for scenario in (WARM, COLD):
+        for first, second in study.pairs(scenario):
+            for column, how in itertools.product(STUDY_COLUMNS, _HOWS):
+                times = [_statistic(one, column, how) for one in (first, second)]
+                sides = {"time": times}
+                if scenario == WARM and first.memory_mib and second.memory_mib:
+                    sides["cost"] = [
+                        value * float(one.rate(prices))
+                        for value, one in zip(times, (first, second), strict=True)
+                    ]
+                for what, values in sides.items():
+                    name = (
+                        f"{first.model}, {scenario}, {what}, {first.size} and {second.size}, "
+                        f"{COLUMN_WORDS[column]}"
+                    )
+                    low, high = sorted(values)
+                    if low > 0 and low < high:
+                        for words, share in (
+                            ("of the larger", 1 - low / high),
+                            ("of the smaller", high / low - 1),
+                        ):
+                            yield Candidate(
+                                where=f"{name}, as a share {words}", how=how, value=100 * share
+                            )
+
+
+def _statistic(series: Series, column: str, how: str) -> float:
+    values = series.seconds[column]
+    if how == _MEDIAN:
+        return median(values)
+    mean = fmean(values)
+    return round(mean, 2) if how == _ROUNDED else mean
+
+
+def _read(path: Path) -> Series:
+    match = _FILE.fullmatch(path.stem)
+    if match is None:
+        raise StudyError(
+            f"{path.name}: a name is like warm-up-VGG19-2gb.csv or real-time-VGG19-ml.m5.xlarge.csv"
+        )
+    seconds: dict[str, list[float]] = {column: [] for column in STUDY_COLUMNS}
+    with path.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        missing = [column for column in STUDY_COLUMNS if column not in (reader.fieldnames or ())]
+        if missing:
+            raise StudyError(f"{path.name} has no column {', '.join(missing)}")
+        for row in reader:
+            for column in STUDY_COLUMNS:
+                seconds[column].append(_seconds(row[column], path.name, reader.line_num, column))
+    if not seconds[ROUND_TRIP]:
+        raise StudyError(f"{path.name} holds no measurement")
+    gb = match["gb"]
+    return Series(
+        scenario=REALTIME if match["scenario"].startswith("real") else match["scenario"],
+        model=match["model"],
+        memory_mib=1024 * int(gb) if gb else None,
+        instance_type=None if gb else f"ml.{match['family']}.{match['size']}",
+        seconds={column: tuple(values) for column, values in seconds.items()},
+    )
+
+
+def _seconds(text: str | None, name: str, line: int, column: str) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise StudyError(f"{name}: line {line} has no positive number of seconds in {column}")
+    return value
