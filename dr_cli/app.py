@@ -343,6 +343,151 @@ def bench_analyse(
     analyse_study(folder, write=write, check=check)
 
 
+OneEndpoint = Annotated[str | None, typer.Argument(help="A deployed endpoint (name of its stack).")]
+UrlOption = Annotated[str | None, typer.Option(help="A service such as `dr serve` instead.")]
+FunctionOption = Annotated[
+    str | None, typer.Option(help="A Lambda function by its name, with its REPORT lines.")
+]
+FunctionUrlOption = Annotated[
+    str | None, typer.Option(help="A Lambda function by its URL; requests are signed.")
+]
+SentOption = Annotated[
+    Path | None, typer.Option("--photograph", help="What to send; drawn when left out.")
+]
+RegionOption = Annotated[str | None, typer.Option(help="AWS region of what is measured.")]
+SeedOption = Annotated[
+    int, typer.Option(min=0, help="Seed of the drawn photograph and of everything random.")
+]
+RetriesOption = Annotated[
+    int, typer.Option(min=0, max=10, help="Further attempts when throttled or unreachable.")
+]
+OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
+
+
+@bench_app.command("cold")
+def bench_cold(
+    endpoint: OneEndpoint = None,
+    url: UrlOption = None,
+    function: FunctionOption = None,
+    function_url: FunctionUrlOption = None,
+    photograph: SentOption = None,
+    requests: Annotated[int, typer.Option(min=1, max=1000, help="Fresh containers to meet.")] = 10,
+    gap_s: Annotated[
+        float, typer.Option(min=0, help="Seconds without a request before each.")
+    ] = 900.0,
+    attempts: Annotated[
+        int, typer.Option(min=1, max=100, help="Gaps for each fresh container before it gives up.")
+    ] = 3,
+    retries: RetriesOption = 0,
+    region: RegionOption = None,
+    seed: SeedOption = 7,
+    out: OutOption = Path("out/cold"),
+) -> None:
+    """Requests so far apart that each meets a fresh container, which its start id proves."""
+    from dr_cli.scenario_runs import Sending, Where
+    from dr_cli.scenario_runs import bench_cold as run
+
+    run(
+        Where(
+            endpoint=endpoint,
+            url=url,
+            function=function,
+            function_url=function_url,
+            region=region,
+        ),
+        Sending(photograph=photograph, seed=seed, out=out, retries=retries),
+        requests=requests,
+        gap_s=gap_s,
+        attempts=attempts,
+    )
+
+
+@bench_app.command("realtime")
+def bench_realtime(
+    endpoint: OneEndpoint = None,
+    url: UrlOption = None,
+    function: FunctionOption = None,
+    function_url: FunctionUrlOption = None,
+    photograph: SentOption = None,
+    requests: Annotated[int, typer.Option(min=1, max=100_000, help="Requests.")] = 25,
+    interval_s: Annotated[
+        float, typer.Option(min=0, help="Seconds between the starts of requests.")
+    ] = 5.0,
+    retries: RetriesOption = 0,
+    region: RegionOption = None,
+    seed: SeedOption = 7,
+    out: OutOption = Path("out/realtime"),
+) -> None:
+    """N requests at an interval, each of them counted."""
+    from dr_cli.scenario_runs import Sending, Where
+    from dr_cli.scenario_runs import bench_realtime as run
+
+    run(
+        Where(
+            endpoint=endpoint,
+            url=url,
+            function=function,
+            function_url=function_url,
+            region=region,
+        ),
+        Sending(photograph=photograph, seed=seed, out=out, retries=retries),
+        requests=requests,
+        interval_s=interval_s,
+    )
+
+
+@bench_app.command("load")
+def bench_load(
+    endpoint: OneEndpoint = None,
+    url: UrlOption = None,
+    function: FunctionOption = None,
+    function_url: FunctionUrlOption = None,
+    photograph: SentOption = None,
+    shape: Annotated[
+        str,
+        typer.Option(
+            help="Users who wait for their answers: constant, incremental, random, spike; "
+            "or open: arrivals on a schedule, whatever became of those before."
+        ),
+    ] = "constant",
+    users: Annotated[int, typer.Option(min=1, max=1000, help="Users, at most.")] = 40,
+    duration_s: Annotated[float, typer.Option(min=0.1, help="Seconds.")] = 300.0,
+    think_s: Annotated[
+        float, typer.Option(min=0, help="Seconds between an answer and the user's next request.")
+    ] = 0.0,
+    rate_per_s: Annotated[
+        float, typer.Option(min=0.001, help="Arrivals a second of the open shape, on average.")
+    ] = 10.0,
+    max_in_flight: Annotated[
+        int, typer.Option(min=1, max=2000, help="Open requests at once of the open shape.")
+    ] = 256,
+    retries: RetriesOption = 0,
+    region: RegionOption = None,
+    seed: SeedOption = 7,
+    out: OutOption = Path("out/load"),
+) -> None:
+    """Many requests at once: simulated users, or arrivals that do not wait for the server."""
+    from dr_cli.scenario_runs import Sending, Where
+    from dr_cli.scenario_runs import bench_load as run
+
+    run(
+        Where(
+            endpoint=endpoint,
+            url=url,
+            function=function,
+            function_url=function_url,
+            region=region,
+        ),
+        Sending(photograph=photograph, seed=seed, out=out, retries=retries),
+        shape=shape,
+        users=users,
+        duration_s=duration_s,
+        think_s=think_s,
+        rate_per_s=rate_per_s,
+        max_in_flight=max_in_flight,
+    )
+
+
 @model_app.command("inspect")
 def model_inspect(
     package: Annotated[Path, typer.Argument(help="A model package: folder or model.tar.gz.")],

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from dr_experiments.targets import (
     CONNECT_TIMEOUT_S,
+    MAX_CONNECTIONS,
     MODE_LAMBDA,
     OUTCOME_REFUSED,
     OUTCOME_SERVER_ERROR,
@@ -219,6 +220,8 @@ def lambda_client(
             connect_timeout=CONNECT_TIMEOUT_S,
             read_timeout=TIMEOUT_S,
             tcp_keepalive=True,
+            # A load has many at once; beyond the pool, each would open a connection of its own.
+            max_pool_connections=MAX_CONNECTIONS,
             proxies={} if endpoint_url else None,
         ),
         **credentials,

@@ -44,6 +44,7 @@ MODE_LAMBDA: Final = "lambda"
 # platform's slowness as its own.
 TIMEOUT_S: Final = 70
 CONNECT_TIMEOUT_S: Final = 5
+MAX_CONNECTIONS: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +182,8 @@ def sagemaker_client(
             connect_timeout=CONNECT_TIMEOUT_S,
             read_timeout=TIMEOUT_S,
             tcp_keepalive=True,
+            # A load has many at once; beyond the pool, each would open a connection of its own.
+            max_pool_connections=MAX_CONNECTIONS,
             # A proxy of the machine must not see loopback traffic.
             proxies={} if endpoint_url else None,
         ),

@@ -1,0 +1,242 @@
+"""`dr bench cold`, `realtime` and `load`: one target, one scenario, records and a table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+
+from dr_cli.bench import DRAWN_GRADE
+from dr_cli.console import make_console
+from dr_cli.errors import CommandError
+from dr_cli.experiment import CSV_FILE, RECORDS_FILE, clear_results
+from dr_cli.folders import result_folder
+from dr_cli.photographs import drawn_photograph, read_photograph
+from dr_cli.predict import endpoint_target, url_target
+from dr_cli.region import aws_region
+from dr_experiments.client import Client, Measurement
+from dr_experiments.load import SHAPES, closed_loop, open_loop, poisson_arrivals
+from dr_experiments.provenance import git_commit, machine_busy, new_run_id
+from dr_experiments.records import RunContext, records_of, write_csv, write_jsonl, write_study_csv
+from dr_experiments.scenarios import ScenarioResult, cold, realtime
+from dr_experiments.statistics import Summary, summarise
+from dr_experiments.targets import Payload, Target, TargetError
+
+OPEN: Final = "open"
+STUDY_FILE: Final = "study.csv"
+_PLACES: Final = "an endpoint, --url, --function or --function-url"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """What is measured: exactly one of the four, and the AWS region of it."""
+
+    endpoint: str | None = None
+    url: str | None = None
+    function: str | None = None
+    function_url: str | None = None
+    region: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """What is sent, and where results go."""
+
+    photograph: Path | None
+    seed: int
+    out: Path
+    retries: int = 0
+
+    def payload(self) -> Payload:
+        """The photograph, or a drawn one."""
+        if self.photograph:
+            return read_photograph(self.photograph)
+        return drawn_photograph(seed=self.seed, grade=DRAWN_GRADE)
+
+
+def bench_cold(
+    where: Where, sending: Sending, *, requests: int, gap_s: float, attempts: int
+) -> None:
+    """See `dr bench cold --help`."""
+
+    def run(client: Client, payload: Payload) -> ScenarioResult:
+        return cold(
+            client,
+            payload,
+            requests=requests,
+            gap_s=gap_s,
+            attempts=attempts,
+            on_request=_say_cold(requests),
+        )
+
+    result = _run_one(where, sending, run)
+    if len(result.cold) < requests:
+        raise CommandError(
+            f"{len(result.cold)} of {requests} requests met a fresh container; the others were "
+            "answered by one that had answered before, or not at all: use a longer --gap-s"
+        )
+
+
+def bench_realtime(where: Where, sending: Sending, *, requests: int, interval_s: float) -> None:
+    """See `dr bench realtime --help`."""
+    _run_one(
+        where,
+        sending,
+        lambda client, payload: realtime(client, payload, requests=requests, interval_s=interval_s),
+    )
+
+
+def bench_load(
+    where: Where,
+    sending: Sending,
+    *,
+    shape: str,
+    users: int,
+    duration_s: float,
+    think_s: float,
+    rate_per_s: float,
+    max_in_flight: int,
+) -> None:
+    """See `dr bench load --help`."""
+    if shape != OPEN and shape not in SHAPES:
+        known = ", ".join((*SHAPES, OPEN))
+        raise CommandError(f"{shape!r} is not a shape of load; use one of: {known}")
+    busy, payload = machine_busy(), sending.payload()
+    result_folder(sending.out)
+    make = _clients(where, retries=sending.retries)
+    if shape == OPEN:
+        arrivals = poisson_arrivals(rate_per_s, duration_s=duration_s, seed=sending.seed)
+        if not arrivals:
+            raise CommandError("nobody arrives in that time; use a longer one or a higher rate")
+        result = open_loop(make, payload, arrivals, max_in_flight=max_in_flight)
+    else:
+        form = SHAPES[shape](users, duration_s, sending.seed)
+        result = closed_loop(make, payload, form, think_s=think_s)
+    _finish(result, sending, busy=busy)
+
+
+def _run_one(
+    where: Where, sending: Sending, run: Callable[[Client, Payload], ScenarioResult]
+) -> ScenarioResult:
+    busy, payload = machine_busy(), sending.payload()
+    result_folder(sending.out)
+    client = _clients(where, retries=sending.retries)()
+    try:
+        result = run(client, payload)
+    finally:
+        client.close()
+    _finish(result, sending, busy=busy)
+    return result
+
+
+def _clients(where: Where, *, retries: int) -> Callable[[], Client]:
+    """Makes clients of their own connection; what AWS's library connects is shared by all."""
+    given = (where.endpoint, where.url, where.function, where.function_url)
+    if sum(place is not None for place in given) != 1:
+        raise CommandError(f"name one thing to measure: {_PLACES}")
+    if where.url is not None:
+        url = where.url
+        url_target(url).close()
+        return lambda: Client(url_target(url), retries=retries)
+    if where.endpoint is not None:
+        shared, _ = endpoint_target(where.endpoint, region=where.region, describe=True)
+        return lambda: Client(shared, retries=retries)
+    from dr_experiments.lambda_targets import (
+        FunctionUrlTarget,
+        LambdaInvokeTarget,
+        describe_function,
+        lambda_client,
+    )
+
+    region = aws_region(where.region)
+    try:
+        if where.function is not None:
+            client = lambda_client(region=region)
+            function: Target = LambdaInvokeTarget(
+                describe_function(where.function, client=client), client=client
+            )
+            return lambda: Client(function, retries=retries)
+        address = str(where.function_url)
+        FunctionUrlTarget(address, region=str(region)).close()
+    except (TargetError, ValueError) as error:
+        raise CommandError(str(error)) from None
+    return lambda: Client(FunctionUrlTarget(address, region=str(region)), retries=retries)
+
+
+def _finish(result: ScenarioResult, sending: Sending, *, busy: str | None) -> None:
+    context = RunContext(
+        run_id=new_run_id(datetime.now(UTC)), git_commit=git_commit(Path.cwd()), seed=sending.seed
+    )
+    records = records_of(result, context=context)
+    out = sending.out
+    clear_results(out)
+    write_jsonl(out / RECORDS_FILE, records)
+    write_csv(out / CSV_FILE, records)
+    write_study_csv(out / STUDY_FILE, records)
+    console = make_console()
+    if busy:
+        console.print(busy, soft_wrap=True)
+    console.print(_table(result))
+    for line in _failures(result):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print(f"\nrecords {out / RECORDS_FILE}\nCSV     {out / CSV_FILE}", soft_wrap=True)
+    if not result.answered and not result.cold:
+        raise CommandError(f"no request was answered; the reasons are in {out / RECORDS_FILE}")
+
+
+def _table(result: ScenarioResult) -> Table:
+    count = len(result.measurements)
+    table = Table(
+        title=f"{result.target.name} · {result.scenario} · {count} requests, "
+        f"{len(result.failures)} failed, {sum(m.retries for m in result.measurements)} retries, "
+        f"{sum(m.throttles for m in result.measurements)} throttled",
+    )
+    for heading in ("milliseconds", "n", "mean", "95 % interval", "p50", "p95", "p99", "max"):
+        table.add_column(heading, justify="left" if heading == "milliseconds" else "right")
+    rows = (
+        ("round trip, warm", [m.full_latency_s for m in result.answered]),
+        ("without connection and upload", [m.answer_latency_s for m in result.answered]),
+        ("since it was due", [m.response_time_s for m in _scheduled(result)]),
+        ("round trip, fresh container", [m.full_latency_s for m in result.cold]),
+    )
+    for name, values in rows:
+        known = [1000 * value for value in values if value is not None]
+        if known:
+            table.add_row(name, *_cells(summarise(known)))
+    return table
+
+
+def _scheduled(result: ScenarioResult) -> list[Measurement]:
+    return [m for m in result.answered if m.intended_offset_s is not None]
+
+
+def _cells(summary: Summary) -> tuple[str, ...]:
+    low, high = summary.mean_low, summary.mean_high
+    interval = "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
+    numbers = (summary.p50, summary.p95, summary.p99, summary.maximum)
+    return (
+        str(summary.n),
+        f"{summary.mean:.1f}",
+        interval,
+        *(f"{number:.1f}" for number in numbers),
+    )
+
+
+def _failures(result: ScenarioResult) -> list[str]:
+    counts: dict[str, int] = {}
+    for failure in result.failures:
+        reason = f"{failure.outcome}: {failure.error}"
+        counts[reason] = counts.get(reason, 0) + 1
+    return [f"{count} times {reason}" for reason, count in sorted(counts.items())]
+
+
+def _say_cold(wanted: int) -> Callable[[int, Measurement], None]:
+    console = make_console()
+
+    def say(found: int, measurement: Measurement) -> None:
+        what = "fresh" if measurement.cold else "warm" if measurement.ok else measurement.outcome
+        console.print(f" {found} of {wanted} fresh containers ({what})", soft_wrap=True)
+
+    return say

@@ -1,0 +1,79 @@
+"""`dr bench cold`, `realtime` and `load` against a server on this machine."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from dr_cli.errors import CommandError
+from dr_cli.scenario_runs import Sending, Where, bench_cold, bench_load, bench_realtime
+from dr_experiments.records import read_jsonl
+from tests.unit.dr_experiments.http_fakes import served
+
+LOAD = {
+    "users": 4,
+    "duration_s": 0.5,
+    "think_s": 0.0,
+    "rate_per_s": 40.0,
+    "max_in_flight": 16,
+}
+
+
+@pytest.mark.parametrize("shape", ["constant", "incremental", "random", "spike", "open"])
+def test_a_load_leaves_records_and_says_percentiles(
+    shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sending = Sending(photograph=None, seed=7, out=tmp_path)
+    with served(lambda number: 0.01) as (url, seen):
+        bench_load(Where(url=url), sending, shape=shape, **LOAD)  # type: ignore[arg-type]
+    records = read_jsonl(tmp_path / "requests.jsonl")
+    assert len(records) == len(seen) > 3
+    assert {record.scenario for record in records} == {f"load-{shape}"}
+    # The server may have read the last byte before this process knows that it was sent.
+    assert all((r.upload_ms or 0) + (r.wait_ms or 0) >= 10 for r in records)
+    assert all((record.user is None) == (shape == "open") for record in records)
+    said = capsys.readouterr().out
+    assert "0 failed" in said
+    assert ("since it was due" in said) == (shape == "open")
+    with (tmp_path / "study.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(records)
+
+
+def test_a_realtime_run_counts_all(tmp_path: Path) -> None:
+    sending = Sending(photograph=None, seed=7, out=tmp_path)
+    with served(lambda number: 0.0) as (url, _):
+        bench_realtime(Where(url=url), sending, requests=3, interval_s=0)
+    assert [r.counted for r in read_jsonl(tmp_path / "requests.jsonl")] == [True] * 3
+
+
+def test_a_cold_run_that_met_no_fresh_container_says_so(tmp_path: Path) -> None:
+    sending = Sending(photograph=None, seed=7, out=tmp_path)
+    with (
+        served(lambda number: 0.0) as (url, seen),
+        pytest.raises(CommandError, match="0 of 2 requests met a fresh container"),
+    ):
+        bench_cold(Where(url=url), sending, requests=2, gap_s=0, attempts=3)
+    # What was measured is kept all the same.
+    assert len(read_jsonl(tmp_path / "requests.jsonl")) == len(seen) == 3
+
+
+def test_one_thing_is_measured_with_a_known_shape(tmp_path: Path) -> None:
+    sending = Sending(photograph=None, seed=7, out=tmp_path)
+    both = Where(url="http://127.0.0.1:9", endpoint="x")
+    for where in (both, Where()):
+        with pytest.raises(CommandError, match="name one thing"):
+            bench_realtime(where, sending, requests=1, interval_s=0)
+    with pytest.raises(CommandError, match="constant, incremental, random, spike, open"):
+        bench_load(both, sending, shape="wave", **LOAD)  # type: ignore[arg-type]
+
+
+def test_a_load_that_nobody_answers_is_an_error_with_its_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sending = Sending(photograph=None, seed=7, out=tmp_path)
+    with (
+        served(lambda number: 0.02, status=lambda number: 500) as (url, _),
+        pytest.raises(CommandError, match="no request was answered"),
+    ):
+        bench_load(Where(url=url), sending, shape="constant", **LOAD)  # type: ignore[arg-type]
+    assert "server-error" in capsys.readouterr().out
