@@ -488,6 +488,100 @@ def bench_load(
     )
 
 
+RunsArgument = Annotated[
+    list[Path], typer.Argument(help="Folders that `dr bench` has written, or their requests.jsonl.")
+]
+RequestsOption = Annotated[int, typer.Option(min=1, help="Requests a month.")]
+HoursOption = Annotated[
+    str, typer.Option(help="When they come: always, clinic (217 hours a month) or a number.")
+]
+PricesOption = Annotated[
+    Path | None, typer.Option("--prices", help="A price file of your own, in the same form.")
+]
+AlarmsOption = Annotated[int, typer.Option(min=0, help="CloudWatch alarms.")]
+DashboardsOption = Annotated[int, typer.Option(min=0, help="CloudWatch dashboards.")]
+KeysOption = Annotated[int, typer.Option(min=0, help="KMS keys of your own.")]
+VpcEndpointsOption = Annotated[
+    int, typer.Option(min=0, help="VPC interface endpoints, each zone counted.")
+]
+ProbeOption = Annotated[int | None, typer.Option(min=1, help="A probe every so many minutes.")]
+
+
+@bench_app.command("cost")
+def bench_cost(
+    runs: RunsArgument,
+    requests_per_month: RequestsOption = 20_000,
+    hours: HoursOption = "always",
+    region: Annotated[str, typer.Option(help="Whose prices are used.")] = "us-east-1",
+    alarms: AlarmsOption = 0,
+    dashboards: DashboardsOption = 0,
+    keys: KeysOption = 0,
+    vpc_endpoints: VpcEndpointsOption = 0,
+    probe_every_minutes: ProbeOption = None,
+    prices: PricesOption = None,
+) -> None:
+    """A month of each measured deployment on both bases, and break-even between modes."""
+    from dr_cli.costs import print_costs
+    from dr_experiments.deployment_cost import FixedPart
+
+    print_costs(
+        runs,
+        requests_per_month=requests_per_month,
+        hours=hours,
+        region=region,
+        fixed=FixedPart(
+            alarms=alarms,
+            dashboards=dashboards,
+            keys=keys,
+            vpc_endpoints=vpc_endpoints,
+            probe_every_minutes=probe_every_minutes,
+        ),
+        prices_file=prices,
+    )
+
+
+@bench_app.command("recommend")
+def bench_recommend(
+    runs: RunsArgument,
+    p99: Annotated[
+        str | None, typer.Option("--p99", help="Longest p99 of a warm round trip: 1s, 800ms.")
+    ] = None,
+    requests_per_month: RequestsOption = 20_000,
+    hours: HoursOption = "always",
+    region: Annotated[str, typer.Option(help="Where it will run.")] = "us-east-1",
+    min_sensitivity: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Least sensitivity for referable DR (lower bound)."),
+    ] = None,
+    alarms: AlarmsOption = 0,
+    dashboards: DashboardsOption = 0,
+    keys: KeysOption = 0,
+    vpc_endpoints: VpcEndpointsOption = 0,
+    probe_every_minutes: ProbeOption = None,
+    prices: PricesOption = None,
+) -> None:
+    """Rank measured deployments by cost, and print the row and the command of the best."""
+    from dr_cli.costs import print_recommendation
+    from dr_experiments.deployment_cost import FixedPart
+
+    print_recommendation(
+        runs,
+        p99=p99,
+        requests_per_month=requests_per_month,
+        hours=hours,
+        region=region,
+        min_sensitivity=min_sensitivity,
+        fixed=FixedPart(
+            alarms=alarms,
+            dashboards=dashboards,
+            keys=keys,
+            vpc_endpoints=vpc_endpoints,
+            probe_every_minutes=probe_every_minutes,
+        ),
+        prices_file=prices,
+    )
+
+
 @model_app.command("inspect")
 def model_inspect(
     package: Annotated[Path, typer.Argument(help="A model package: folder or model.tar.gz.")],

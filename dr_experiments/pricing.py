@@ -28,14 +28,65 @@ ITEM_SERVERLESS_COMPUTE: Final = "serverless-compute"
 ITEM_DATA_IN: Final = "data-in"
 ITEM_DATA_OUT: Final = "data-out"
 ITEM_INSTANCE_HOUR: Final = "instance-hour"
+ITEM_SERVERLESS_WARM: Final = "serverless-provisioned"
+ITEM_SERVERLESS_WARM_COMPUTE: Final = "serverless-provisioned-compute"
+ITEM_INSTANCE_STORAGE: Final = "instance-storage"
+ITEM_ASYNC_HOUR: Final = "async-hour"
+ITEM_BATCH_HOUR: Final = "batch-hour"
+ITEM_LAMBDA_REQUEST: Final = "lambda-request"
+ITEM_LAMBDA_COMPUTE: Final = "lambda-compute"
+ITEM_LAMBDA_WARM: Final = "lambda-provisioned"
+ITEM_LAMBDA_WARM_COMPUTE: Final = "lambda-provisioned-compute"
+ITEM_LAMBDA_STORAGE: Final = "lambda-ephemeral-storage"
+ITEM_ALARM: Final = "alarm"
+ITEM_DASHBOARD: Final = "dashboard"
+ITEM_KEY: Final = "key"
+ITEM_VPC_ENDPOINT_HOUR: Final = "vpc-endpoint-hour"
+ITEM_LOG_INGESTION: Final = "log-ingestion"
+ITEM_LOG_STORAGE: Final = "log-storage"
+ITEM_S3_STORAGE: Final = "s3-storage"
+ITEM_S3_WRITE: Final = "s3-write"
+ITEM_S3_READ: Final = "s3-read"
+ITEM_ECR_STORAGE: Final = "ecr-storage"
 # The unit belongs to the item, so that a row cannot disagree with the formula that uses it.
 ITEMS: Final[Mapping[str, str]] = {
     ITEM_SERVERLESS_COMPUTE: "USD per second",
     ITEM_DATA_IN: "USD per GB",
     ITEM_DATA_OUT: "USD per GB",
     ITEM_INSTANCE_HOUR: "USD per hour",
+    ITEM_SERVERLESS_WARM: "USD per second",
+    ITEM_SERVERLESS_WARM_COMPUTE: "USD per second",
+    ITEM_INSTANCE_STORAGE: "USD per GB and month",
+    ITEM_ASYNC_HOUR: "USD per hour",
+    ITEM_BATCH_HOUR: "USD per hour",
+    ITEM_LAMBDA_REQUEST: "USD per million requests",
+    ITEM_LAMBDA_COMPUTE: "USD per GB-second",
+    ITEM_LAMBDA_WARM: "USD per GB-second",
+    ITEM_LAMBDA_WARM_COMPUTE: "USD per GB-second",
+    ITEM_LAMBDA_STORAGE: "USD per GB-second",
+    ITEM_ALARM: "USD per alarm and month",
+    ITEM_DASHBOARD: "USD per dashboard and month",
+    ITEM_KEY: "USD per key and month",
+    ITEM_VPC_ENDPOINT_HOUR: "USD per hour and zone",
+    ITEM_LOG_INGESTION: "USD per GB",
+    ITEM_LOG_STORAGE: "USD per GB and month",
+    ITEM_S3_STORAGE: "USD per GB and month",
+    ITEM_S3_WRITE: "USD per 1,000 requests",
+    ITEM_S3_READ: "USD per 1,000 requests",
+    ITEM_ECR_STORAGE: "USD per GB and month",
 }
-_WITHOUT_SKU: Final = (ITEM_DATA_IN, ITEM_DATA_OUT)
+# Sold by memory size, instance type or architecture; everything else has one price a region.
+_WITH_SKU: Final = (
+    ITEM_SERVERLESS_COMPUTE,
+    ITEM_SERVERLESS_WARM,
+    ITEM_SERVERLESS_WARM_COMPUTE,
+    ITEM_INSTANCE_HOUR,
+    ITEM_ASYNC_HOUR,
+    ITEM_BATCH_HOUR,
+    ITEM_LAMBDA_COMPUTE,
+    ITEM_LAMBDA_WARM,
+    ITEM_LAMBDA_WARM_COMPUTE,
+)
 
 # AWS meters data in binary gigabytes (2**30 bytes) and names them GB.
 BYTES_PER_GB: Final = Decimal(2**30)
@@ -59,7 +110,7 @@ class PriceTableError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """One dated row. `usd` is per `unit`; `sku` is a memory size in MiB or an instance type."""
+    """One dated row. `usd` is per `unit`; `sku` is a size in MiB, a type or an architecture."""
 
     item: str
     region: str
@@ -262,7 +313,7 @@ def _row(entry: Any, number: int) -> Price:
             raise PriceTableError(f"{where} has no {key}")
     if entry["item"] not in ITEMS:
         raise PriceTableError(f"{where}: item must be one of {', '.join(ITEMS)}")
-    if (entry.get("sku") is None) != (entry["item"] in _WITHOUT_SKU):
+    if (entry.get("sku") is None) == (entry["item"] in _WITH_SKU):
         raise PriceTableError(f"{where}: sku is missing, or given where there is only one")
     # A TOML float is binary already, and a TOML datetime is a date with a time: both refused.
     if not isinstance(entry["usd"], str) or type(entry["checked"]) is not date:

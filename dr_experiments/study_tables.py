@@ -82,7 +82,7 @@ def measurements_markdown(study: Study) -> str:
     return (
         "### What was measured\n\n"
         f"Mean with its 95 % interval ({INTERVAL_METHOD}) and, after ±, the standard deviation. "
-        f"No value was removed.\n\n{_table(head, rows)}"
+        f"No value was removed.\n\n{markdown_table(head, rows)}"
     )
 
 
@@ -109,7 +109,7 @@ def speed_ups_markdown(study: Study) -> str:
         "Mean on the first size over mean on the second, with its 95 % interval "
         f"({BOOTSTRAP_METHOD}; the two sizes were measured one after the other, so nothing is "
         "paired).\n\n"
-        + _table(
+        + markdown_table(
             ("scenario", "model", "sizes", "round trip", "in the container", "prediction"), rows
         )
     )
@@ -131,7 +131,7 @@ def costs_markdown(study: Study, *, prices: PriceTable) -> str:
         "with the 95 % interval of the mean; no data charge. The study multiplied the client's "
         "round trip; AWS bills the time in which the container computes, which the second basis is "
         "closer to.\n\n"
-        + _table(
+        + markdown_table(
             ("model", "size", "n", "round trip, USD", "in the container, USD", "first / second"),
             rows,
         )
@@ -154,13 +154,13 @@ def cold_over_warm_markdown(study: Study) -> str:
     return (
         "### Cold over warm\n\nMean round trip, cold over warm on the same size, with its 95 % "
         f"interval ({BOOTSTRAP_METHOD}).\n\n"
-        + _table(("model", "size", "n cold, n warm", "cold / warm"), rows)
+        + markdown_table(("model", "size", "n cold, n warm", "cold / warm"), rows)
     )
 
 
 def errata_markdown(rows: Sequence[Erratum]) -> str:
     """The errata table: printed, recomputed as stated, and what gives the printed figure."""
-    table = _table(
+    table = markdown_table(
         ("printed", "about", "recomputed as stated", "what gives the printed figure"),
         [
             (
@@ -289,6 +289,7 @@ def _usd_words(series: Series, column: str, prices: PriceTable) -> str:
     return f"{text} ({low:.8f} to {high:.8f})"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of cells that are text already."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

@@ -1,0 +1,115 @@
+"""Configurations as they were measured: what a cost and a recommendation start from.
+
+    >>> measured(read_jsonl(Path("out/bench/requests.jsonl")))
+
+Only answered, counted, warm requests have latencies here; failures and cold starts are counted.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dr_experiments.deployment_cost import MODES, Setup
+from dr_experiments.records import RequestRecord
+from dr_experiments.statistics import Interval, Summary, percentile, summarise
+from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
+from stacks.matrix import MATRIX, STACK_PREFIX, Deployment
+
+_ANSWERED: Final = "ok"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One configuration. Times are seconds; `row` is its row of the matrix, where it has one."""
+
+    name: str
+    row: Deployment | None
+    setup: Setup | None
+    model_id: str | None
+    requests: int
+    failed: int
+    cold: int
+    round_trip: Summary
+    container: Summary
+    p99: Interval
+    bytes_in: float
+    bytes_out: float
+
+
+def measured(records: Iterable[RequestRecord]) -> tuple[Measured, ...]:
+    """One entry a configuration, in the order of the records; none for one without an answer.
+
+    Raises:
+        ValueError: one name for two models, which would make its numbers meaningless.
+    """
+    by_name: dict[str, list[RequestRecord]] = {}
+    for record in records:
+        if record.counted:
+            by_name.setdefault(record.configuration, []).append(record)
+    found = (_measured(name, rows) for name, rows in by_name.items())
+    return tuple(one for one in found if one is not None)
+
+
+def row_of(name: str) -> Deployment | None:
+    """Row of the matrix whose stack has this name, in any stage; None without one."""
+    matching = [
+        row
+        for row in MATRIX
+        if name == row.stack_id
+        or (
+            name.startswith(f"{STACK_PREFIX}-")
+            and name.endswith(row.stack_id.removeprefix(STACK_PREFIX))
+        )
+    ]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
+    warm = [
+        record
+        for record in records
+        if record.outcome == _ANSWERED
+        and not record.cold
+        and record.fullLatency is not None
+        and record.requestLatency is not None
+    ]
+    if not warm:
+        return None
+    models = {record.model_sha256 for record in warm}
+    if len(models) > 1:
+        raise ValueError(f"{name} answered with {len(models)} models; measure one at a time")
+    round_trips = [float(record.fullLatency or 0) for record in warm]
+    row = row_of(name)
+    return Measured(
+        name=name,
+        row=row,
+        setup=_setup(warm[0], row),
+        model_id=warm[0].model_id,
+        requests=len(records),
+        failed=sum(record.outcome != _ANSWERED for record in records),
+        cold=sum(bool(record.cold) for record in records),
+        round_trip=summarise(round_trips),
+        container=summarise([float(record.requestLatency or 0) for record in warm]),
+        p99=percentile(round_trips, 99),
+        bytes_in=sum(record.bytes_in for record in warm) / len(warm),
+        bytes_out=sum(record.bytes_out or 0 for record in warm) / len(warm),
+    )
+
+
+def _setup(record: RequestRecord, row: Deployment | None) -> Setup | None:
+    """None for what has no price, such as a process behind a URL."""
+    if row is not None:
+        return Setup(
+            mode=row.mode.value,
+            memory_mib=row.memory_mib,
+            instance_type=row.instance_type,
+            architecture=row.architecture.value if row.mode.value not in _SAGEMAKER else None,
+        )
+    if record.mode not in MODES or record.mode not in _SAGEMAKER:
+        return None
+    if record.memory_mib is None and record.instance_type is None:
+        return None
+    return Setup(mode=record.mode, memory_mib=record.memory_mib, instance_type=record.instance_type)
+
+
+_SAGEMAKER: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME)

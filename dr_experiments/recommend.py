@@ -1,0 +1,225 @@
+"""Which of the measured configurations to deploy: the cheapest that is fast and good enough.
+
+    >>> ranking = recommend(measured(records), wish=Wish(p99_s=1, requests_per_month=20_000), ...)
+    >>> ranking.choice.measured.name
+
+Nothing is predicted: a configuration that was not measured, or whose prices are not known in the
+region, is not ranked, and the ranking says why. The cost is a month of the whole deployment by the
+time in the container; the client's round trip is given beside it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from dr_experiments.deployment_cost import FixedPart, Traffic, monthly_bill
+from dr_experiments.measured import Measured
+from dr_experiments.pricing import HOURS_PER_MONTH, PriceTable, UnknownPriceError
+from dr_experiments.statistics import minimum_n
+from stacks.matrix import Deployment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What the deployment has to do.
+
+    Args:
+        p99_s: 99th percentile of the warm round trip, seconds; None for any.
+        requests_per_month: within `hours` of the month.
+        min_sensitivity: for referable DR at the model's default operating point; the lower bound
+            of its interval must reach it.
+    """
+
+    requests_per_month: int
+    region: str
+    p99_s: float | None = None
+    hours: Decimal = HOURS_PER_MONTH
+    min_sensitivity: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """Sensitivity of a model for referable DR with its 95 % interval, and on which data."""
+
+    sensitivity: float
+    low: float
+    data: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """A configuration with its costs (USD per month) and the reasons against it."""
+
+    measured: Measured
+    usd: Decimal | None
+    usd_round_trip: Decimal | None
+    quality: Quality | None
+    against: tuple[str, ...]
+    on_front: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """Suitable options, the cheapest first, then the others; `choice` is the first suitable."""
+
+    suitable: tuple[Option, ...]
+    others: tuple[Option, ...]
+
+    @property
+    def choice(self) -> Option | None:
+        return self.suitable[0] if self.suitable else None
+
+
+def recommend(
+    found: Sequence[Measured],
+    *,
+    wish: Wish,
+    prices: PriceTable,
+    qualities: Mapping[str, Quality],
+    fixed: FixedPart | None = None,
+) -> Ranking:
+    """Rank what was measured. `qualities` is by model id."""
+    options = [
+        _option(one, wish=wish, prices=prices, qualities=qualities, fixed=fixed) for one in found
+    ]
+    priced = [option for option in options if option.usd is not None]
+    marked = [
+        Option(**{**vars(option), "on_front": option in priced and _on_front(option, priced)})
+        for option in options
+    ]
+    suitable = sorted(
+        (option for option in marked if not option.against),
+        key=lambda option: (option.usd or Decimal(0), option.measured.p99.value),
+    )
+    return Ranking(
+        suitable=tuple(suitable), others=tuple(option for option in marked if option.against)
+    )
+
+
+def explain(ranking: Ranking, *, wish: Wish) -> str:
+    """The choice in words, with what the next ones would cost or bring."""
+    choice = ranking.choice
+    if choice is None or choice.usd is None:
+        reasons = "; ".join(
+            f"{option.measured.name}: {', '.join(option.against)}" for option in ranking.others
+        )
+        return f"None of the measured configurations is suitable. {reasons}."
+    one = choice.measured
+    many = len(ranking.suitable)
+    text = []
+    text.append(
+        f"{one.name} is the cheapest of {many} suitable configuration{'s' if many != 1 else ''}: "
+        f"about {choice.usd:.2f} USD a month for {wish.requests_per_month:,} requests in "
+        f"{wish.region} (time in the container; {choice.usd_round_trip:.2f} USD by the client's "
+        f"round trip), with a p99 of {one.p99.value * 1000:,.0f} ms "
+        f"(n = {one.p99.n[0]} warm requests)."
+    )
+    if one.p99.n[0] < minimum_n(99):
+        text.append(
+            f"A p99 needs {minimum_n(99)} requests; from {one.p99.n[0]} it is hardly more than the "
+            "slowest of them."
+        )
+    if choice.quality:
+        text.append(
+            f"Its model's sensitivity for referable DR is {choice.quality.sensitivity:.3f} (lower "
+            f"bound {choice.quality.low:.3f}; data: {choice.quality.data})."
+        )
+    faster = [
+        option
+        for option in ranking.suitable[1:]
+        if option.on_front and option.measured.p99.value < one.p99.value and option.usd is not None
+    ]
+    if faster:
+        best = min(faster, key=lambda option: option.usd or Decimal(0))
+        text.append(
+            f"Faster: {best.measured.name}, {best.measured.p99.value * 1000:,.0f} ms for "
+            f"{best.usd:.2f} USD a month."
+        )
+    if one.setup and one.setup.memory_mib:
+        text.append(
+            "The first request after a pause waits for a container to start, which the p99 of warm "
+            "requests does not show."
+        )
+    return " ".join(text)
+
+
+def row_source(row: Deployment) -> str:
+    """The row as it stands in stacks/matrix.py."""
+    size = (
+        f"memory_mib={row.memory_mib}" if row.memory_mib else f'instance_type="{row.instance_type}"'
+    )
+    return (
+        f"Deployment(mode=Mode.{row.mode.name}, model={row.model!r}, "
+        f"architecture=Arch.{row.architecture.name}, {size})"
+    )
+
+
+def deploy_command(row: Deployment) -> str:
+    """What deploys the row and nothing else."""
+    return f"npx cdk deploy {row.stack_id} -c modes={row.mode.value} -c models={row.model}"
+
+
+def _option(
+    one: Measured,
+    *,
+    wish: Wish,
+    prices: PriceTable,
+    qualities: Mapping[str, Quality],
+    fixed: FixedPart | None,
+) -> Option:
+    against = []
+    usd = usd_round_trip = None
+    traffic = Traffic(
+        requests=wish.requests_per_month,
+        bytes_in=one.bytes_in,
+        bytes_out=one.bytes_out,
+        hours=wish.hours,
+    )
+    if one.setup is None:
+        against.append("not a deployment of the matrix, so it has no price")
+    else:
+        try:
+            usd, usd_round_trip = (
+                monthly_bill(
+                    one.setup, traffic, compute_s=seconds, region=wish.region, prices=prices,
+                    fixed=fixed,
+                ).usd
+                for seconds in (one.container.mean, one.round_trip.mean)
+            )  # fmt: skip
+        except UnknownPriceError as error:
+            against.append(str(error))
+    if wish.p99_s is not None and one.p99.value > wish.p99_s:
+        against.append(f"p99 {one.p99.value:.3f} s is above {wish.p99_s:g} s")
+    if one.failed:
+        against.append(f"{one.failed} of {one.requests} requests failed")
+    quality = qualities.get(one.model_id or "")
+    if wish.min_sensitivity is not None:
+        if quality is None:
+            against.append("the sensitivity of its model is not known")
+        elif quality.low < wish.min_sensitivity:
+            against.append(
+                f"lower bound of the sensitivity {quality.low:.3f} is below "
+                f"{wish.min_sensitivity:g}"
+            )
+    return Option(
+        measured=one,
+        usd=usd,
+        usd_round_trip=usd_round_trip,
+        quality=quality,
+        against=tuple(against),
+    )
+
+
+def _on_front(option: Option, among: Sequence[Option]) -> bool:
+    """Whether nothing is at least as good in cost, latency and quality and better in one."""
+    mine = _merits(option)
+    return not any(
+        all(a <= b for a, b in zip(other, mine, strict=True)) and other != mine
+        for other in (_merits(one) for one in among)
+    )
+
+
+def _merits(option: Option) -> tuple[float, float, float]:
+    """Smaller is better; an unknown quality counts as none."""
+    low = option.quality.low if option.quality else 0.0
+    return float(option.usd or 0), option.measured.p99.value, -low

@@ -1,0 +1,163 @@
+"""`dr bench cost` and `dr bench recommend` over recorded runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dr_cli.costs import hours_per_month, print_costs, print_recommendation, read_runs, seconds
+from dr_cli.errors import CommandError
+from dr_experiments.deployment_cost import FixedPart
+from dr_experiments.measured import row_of
+from dr_experiments.records import RequestRecord
+
+SERVERLESS = "dr-serverless-mobilenet-2048"
+SERVERLESS_3 = "dr-serverless-mobilenet-3072"
+REALTIME = "dr-realtime-mobilenet-m5-xlarge"
+LAMBDA = "dr-lambda-mobilenet-arm64-1024"
+
+
+def lines(name: str, full_s: float, *, n: int = 25, failed: int = 0) -> list[str]:
+    row = row_of(name)
+    made = []
+    for index in range(n + failed):
+        ok = index < n
+        latency = full_s * (1 + 0.001 * (index % 5)) if ok else None
+        record = dict.fromkeys(RequestRecord.__dataclass_fields__) | {
+            "schema": 1, "run_id": "r", "scenario": "warm", "configuration": name,
+            "mode": row.mode.value if row else "url",
+            "memory_mib": row.memory_mib if row else None,
+            "instance_type": row.instance_type if row else None,
+            "index": index + 1, "counted": True, "started_at": "2026-11-28T00:00:00+00:00",
+            "start_offset_s": 0.0, "outcome": "ok" if ok else "timeout", "bytes_in": 66_147,
+            "bytes_out": 700, "cold": False, "model_id": "mobilenet-demo", "model_sha256": "a",
+            "requestLatency": latency / 4 if latency else None, "fullLatency": latency,
+        }  # fmt: skip
+        made.append(json.dumps(record))
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    (folder / "requests.jsonl").write_text(
+        "\n".join(
+            lines(SERVERLESS, 0.4)
+            + lines(SERVERLESS_3, 0.3)
+            + lines(REALTIME, 0.1)
+            + lines(LAMBDA, 2.0)
+            + lines("http://127.0.0.1:8080", 0.1)
+        )
+    )
+    return folder
+
+
+def recommend(run: Path, **options: object) -> None:
+    defaults: dict[str, object] = {
+        "p99": "1s", "requests_per_month": 20_000, "hours": "clinic", "region": "us-east-1",
+        "min_sensitivity": 0.9, "fixed": FixedPart(), "prices_file": None,
+    }  # fmt: skip
+    print_recommendation([run], **{**defaults, **options})  # type: ignore[arg-type]
+
+
+def test_the_cheapest_that_is_fast_and_good_enough_is_recommended(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    recommend(run)
+    text = capsys.readouterr().out
+    assert f"{SERVERLESS} is the cheapest of 3 suitable configurations" in text
+    assert "p99 of 402 ms (n = 25 warm requests)" in text
+    assert "A p99 needs 299 requests" in text
+    assert f"Faster: {SERVERLESS_3}" in text
+    assert "drawn photographs" in text
+    assert (
+        "Deployment(mode=Mode.SERVERLESS, model='mobilenet', architecture=Arch.AMD64, "
+        "memory_mib=2048)"
+    ) in text
+    assert f"npx cdk deploy {SERVERLESS} -c modes=serverless -c models=mobilenet" in text
+    rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if "|" in line}
+    assert "p99 2.008 s is above 1 s" in rows[LAMBDA]
+    assert "no price" in rows["http://127.0.0.1:8080"]
+    assert rows[REALTIME].split(" | ")[6] == "yes"
+
+
+def test_a_tight_wish_leaves_the_instance_and_an_impossible_one_says_why(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    recommend(run, p99="200ms")
+    assert f"{REALTIME} is the cheapest of 1 suitable configuration:" in capsys.readouterr().out
+    with pytest.raises(CommandError, match="None of the measured"):
+        recommend(run, p99="10ms")
+    with pytest.raises(CommandError, match="no price for serverless-compute 2048 in sa-east-1"):
+        recommend(run, region="sa-east-1")
+    with pytest.raises(CommandError, match="lower bound of the sensitivity"):
+        recommend(run, min_sensitivity=0.9999)
+
+
+def test_without_the_models_card_its_quality_is_not_known(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CommandError, match="sensitivity of its model is not known"):
+        recommend(run)
+
+
+def test_failures_speak_against_a_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(lines(SERVERLESS, 0.1, failed=1)))
+    with pytest.raises(CommandError, match="1 of 26 requests failed"):
+        recommend(path, min_sensitivity=None)
+
+
+def test_costs_on_both_bases_with_curves_and_break_even(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_costs(
+        [run], requests_per_month=20_000, hours="always", region="us-east-1",
+        fixed=FixedPart(alarms=3), prices_file=None,
+    )  # fmt: skip
+    out, err = capsys.readouterr()
+    # 20,000 x 0.4008 s x 0.00004 + data 0.0199 + alarms 0.30; in the container a quarter of it
+    assert f"| {SERVERLESS} | 25 | 0.6406 | 0.4001 | compute 0.0802" in out
+    assert f"| {REALTIME} | 25 | 168.2199 | 168.2199 |" in out
+    assert f"| {SERVERLESS} | {REALTIME} | 41," in out
+    assert f"| {SERVERLESS} | {LAMBDA} | never | never |" in out
+    assert "http://127.0.0.1:8080: not a deployment" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "nothing to compute"), ("{}", "line 1 is not a request record")]
+)
+def test_runs_without_records_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(text)
+    with pytest.raises(CommandError, match=said):
+        read_runs([path])
+    with pytest.raises(CommandError, match="is not there"):
+        read_runs([tmp_path / "nowhere"])
+
+
+def test_one_configuration_in_two_runs_is_refused(run: Path) -> None:
+    with pytest.raises(CommandError, match="measured in two of the runs"):
+        read_runs([run, run])
+
+
+def test_times_and_hours_are_read_or_refused() -> None:
+    assert [seconds(text) for text in ("1s", "800ms", "0.8")] == [1, 0.8, 0.8]
+    assert [round(hours_per_month(text)) for text in ("always", "clinic", "100")] == [730, 217, 100]
+    for wrong in ("", "1h", "-1s", "0"):
+        with pytest.raises(CommandError, match="a time is like"):
+            seconds(wrong)
+    for wrong in ("night", "731", "0"):
+        with pytest.raises(CommandError, match="hours must be"):
+            hours_per_month(wrong)
+
+
+def test_rows_are_found_in_any_stage() -> None:
+    row = row_of("dr-ana-serverless-mobilenet-2048")
+    assert row is not None
+    assert row.stack_id == SERVERLESS
+    assert row_of("my-endpoint") is None
