@@ -1,6 +1,7 @@
 """`dr bench cost` and `dr bench recommend` over recorded runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from dr_cli.costs import hours_per_month, print_costs, print_recommendation, read_runs, seconds
 from dr_cli.errors import CommandError
 from dr_experiments.deployment_cost import FixedPart
-from dr_experiments.measured import row_of
+from dr_experiments.measured import measured, row_of
 from dr_experiments.records import RequestRecord
 
 SERVERLESS = "dr-serverless-mobilenet-2048"
@@ -154,6 +155,15 @@ def test_times_and_hours_are_read_or_refused() -> None:
     for wrong in ("night", "731", "0"):
         with pytest.raises(CommandError, match="hours must be"):
             hours_per_month(wrong)
+
+
+def test_the_p99_of_an_open_loop_counts_from_the_intended_start() -> None:
+    records = [RequestRecord(**json.loads(line)) for line in lines(SERVERLESS, 0.1)]
+    (plain,) = measured(records)
+    (late,) = measured([replace(record, response_time_s=6.0) for record in records])
+    assert plain.p99.value < 0.11
+    assert late.p99.value == 6.0
+    assert late.round_trip == plain.round_trip
 
 
 def test_rows_are_found_in_any_stage() -> None:

@@ -1,6 +1,8 @@
 """A month of a deployment, by hand-computed cases, and the crossing of two modes."""
 
+import re
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -168,3 +170,13 @@ def test_a_setup_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 def test_a_time_that_cannot_be_is_refused(compute_s: float) -> None:
     with pytest.raises(ValueError, match="compute_s"):
         parts(SERVERLESS, Traffic(requests=1), compute_s=compute_s)
+
+
+def test_the_example_of_the_page_runs(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (repository / "docs/costs.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(example, {})  # noqa: S102 - the project's own page
+    out = capsys.readouterr().out
+    # 217 h x 3,600 s x 0.0000233 and 2,000 s x 0.00001
+    assert "'provisioned concurrency': Decimal('18.2019600')" in out
+    assert "'compute, provisioned': Decimal('0.02" in out
