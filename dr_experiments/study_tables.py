@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Final
 
-from dr_experiments.pricing import PriceTable, UnknownPriceError
+from dr_experiments.pricing import PriceTable, UnknownPriceError, month_at_rest
 from dr_experiments.statistics import BOOTSTRAP_METHOD, INTERVAL_METHOD, ratio_of_means
 from dr_experiments.study import (
     COLD,
@@ -18,6 +18,7 @@ from dr_experiments.study import (
     PREDICTION,
     REALTIME,
     ROUND_TRIP,
+    STUDY_REGION,
     WARM,
     Candidate,
     Erratum,
@@ -32,6 +33,7 @@ from dr_experiments.study import (
 BEGIN: Final = "<!-- begin: dr bench analyse -->"
 END: Final = "<!-- end: dr bench analyse -->"
 _SCENARIO_WORDS: Final = {COLD: "cold", WARM: "warm", REALTIME: "real-time"}
+_INSTANCE: Final = "ml.m5.xlarge"
 _DASH: Final = "\N{EN DASH}"
 
 
@@ -46,6 +48,7 @@ def study_markdown(study: Study, *, prices: PriceTable) -> str:
         sections.append(errata_markdown(errata(study, prices=prices)))
     if study.of(WARM):
         sections.append(conclusions_markdown(study, prices=prices))
+        sections.append(break_even_markdown(study, prices=prices))
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -207,6 +210,34 @@ def conclusions_markdown(study: Study, *, prices: PriceTable) -> str:
     if not lines:
         return ""
     return "### What changes in the conclusions\n\n" + "\n".join([*lines, *between])
+
+
+def break_even_markdown(study: Study, *, prices: PriceTable) -> str:
+    """Requests per month from which an instance that is always on costs less, on both bases."""
+    month = month_at_rest(instance_type=_INSTANCE, region=STUDY_REGION, prices=prices)
+    rows = []
+    for one in study.of(WARM):
+        if one.memory_mib:
+            cells = []
+            for column in (ROUND_TRIP, CONTAINER):
+                summary = one.summary(column)
+                bounds = (summary.mean, summary.mean_high, summary.mean_low)
+                rate = one.rate(prices)
+                at, low, high = (
+                    None if seconds is None else f"{month / (Decimal(repr(seconds)) * rate):,.0f}"
+                    for seconds in bounds
+                )
+                cells.append(f"{at} ({low} to {high})" if low and high else str(at))
+            rows.append((one.model, one.size, str(one.n), *cells))
+    if not rows:
+        return ""
+    return (
+        f"### Break-even with an instance\n\nRequests per month from which one {_INSTANCE} that is "
+        f"always on ({month:.2f} USD a month) costs less than on-demand serverless, with the 95 % "
+        "interval from that of the mean; no data charge on either side. Whether one instance can "
+        "answer that many is another question: it was not measured here.\n\n"
+        + markdown_table(("model", "size", "n", "by round trip", "by time in the container"), rows)
+    )
 
 
 def _between_models(study: Study, *, prices: PriceTable) -> Iterable[str]:

@@ -23,7 +23,13 @@ from dr_experiments.study import (
     read_study,
     rounding,
 )
-from dr_experiments.study_tables import BEGIN, END, replace_block, study_markdown
+from dr_experiments.study_tables import (
+    BEGIN,
+    END,
+    break_even_markdown,
+    replace_block,
+    study_markdown,
+)
 
 PRICES = PriceTable.load()
 HEAD = ",requestLatency,predictionLatency,fullLatency\n"
@@ -143,6 +149,15 @@ def test_the_basis_changes_what_more_memory_costs(study: Study) -> None:
     assert [f"{usd:.8f}" for usd in by_round_trip] == ["0.00003768", "0.00003449", "0.00004074"]
     assert [f"{usd:.8f}" for usd in in_container] == ["0.00003188", "0.00002336", "0.00002363"]
     assert all(usd < other for usd, other in zip(in_container, by_round_trip, strict=True))
+
+
+def test_an_instance_pays_off_much_later_by_the_time_that_is_billed(study: Study) -> None:
+    text = break_even_markdown(study, prices=PRICES)
+    (row,) = [line for line in text.splitlines() if line.startswith("| MobileNet | 2 GB")]
+    # 167.90 / (0.36144 x 0.00004) and 167.90 / (0.09265 x 0.00004)
+    by_round_trip, in_container = row.split(" | ")[3:5]
+    assert by_round_trip.startswith("11,613,")
+    assert in_container.startswith("45,304,")
 
 
 def test_the_page_says_what_the_measurements_say(repository: Path, study: Study) -> None:
