@@ -75,6 +75,9 @@ _VESSEL_PX: Final = 224
 _MIN_VESSEL_PX: Final = 160
 _VESSEL_MARGIN_PX: Final = 24
 _VESSEL_ROW_STEP: Final = 4
+# What a quarter of these rows shows is enough where it is this many times what is asked for.
+_GLANCE_ROW_STEP: Final = 16
+_GLANCE_FACTOR: Final = 1.5
 _RIDGE_HALF_WIDTH_PX: Final = 3
 # Steps of a line on each side of a pixel, and its directions (x, y); the shorter ones first.
 _LONGEST_LINE: Final = 4
@@ -226,7 +229,7 @@ def _without_frame(thumbnail: ByteArray, size: tuple[int, int]) -> tuple[int, in
     takes the darkest corner for its background, and there is none of the photograph's own.
     """
     height, width = thumbnail.shape[:2]
-    if min(height, width) < 16:
+    if min(height, width) < 16 or not _may_be_framed(thumbnail):
         return None
     colour = None
     for edge in (thumbnail[:, 0], thumbnail[0], thumbnail[:, -1], thumbnail[-1]):
@@ -259,6 +262,27 @@ def _without_frame(thumbnail: ByteArray, size: tuple[int, int]) -> tuple[int, in
     )
 
 
+def _may_be_framed(thumbnail: ByteArray) -> bool:
+    """Whether the middle of an edge is not dark and like both ends of it; lists are faster here."""
+    height, width = thumbnail.shape[:2]
+    picked: list[list[list[int]]] = thumbnail[:: max(1, height - 1), :: max(1, width - 1)].tolist()
+    (top_left, top_right), (bottom_left, bottom_right) = picked
+    for middle, ends in (
+        (thumbnail[height // 2, 0], (top_left, bottom_left)),
+        (thumbnail[0, width // 2], (top_left, top_right)),
+        (thumbnail[height // 2, -1], (top_right, bottom_right)),
+        (thumbnail[-1, width // 2], (bottom_left, bottom_right)),
+    ):
+        colour = middle.tolist()
+        if max(colour) >= _FRAME_CONTRAST and all(
+            abs(level - wanted) <= _FRAME_VARIATION
+            for end in ends
+            for level, wanted in zip(end, colour, strict=True)
+        ):
+            return True
+    return False
+
+
 def _alike(pixels: ByteArray, colour: ByteArray) -> npt.NDArray[np.bool_]:
     gap = np.maximum(pixels, colour) - np.minimum(pixels, colour)
     return np.asarray((gap <= _FRAME_VARIATION).all(axis=-1))
@@ -273,8 +297,8 @@ def assess(circle: FundusCircle, prepared: ByteArray, gate: QualityGate) -> Qual
         gate: the limits.
     """
     colours = _disc_colours(prepared)
-    red, green, _ = colours
-    peak = _sorted(colours.max(axis=0))
+    red, green, blue = colours
+    peak = _sorted(np.maximum(np.maximum(red, green), blue))
     # What is beyond the frame is black, and says nothing about the light.
     black = int(peak.searchsorted(1))
     if circle.found:
@@ -297,7 +321,7 @@ def assess(circle: FundusCircle, prepared: ByteArray, gate: QualityGate) -> Qual
         "min_redness": redness,
     }
     measures |= _colour_ratios(colours)
-    vesselness = _vesselness(lightness)
+    vesselness = _vesselness(lightness, gate.min_vesselness)
     if vesselness is not None:
         measures["min_vesselness"] = vesselness
     too_dark = level < gate.min_level
@@ -343,15 +367,14 @@ def whole_frame(size: tuple[int, int]) -> FundusCircle:
 
 
 def _search(thumbnail: ByteArray) -> FundusCircle | None:
-    height, width = thumbnail.shape[:2]
-    if min(height, width) < 16:
+    if min(thumbnail.shape[:2]) < 16:
         return None
     planes = _planes(thumbnail)
-    distance, threshold, background = _distance_from_background(planes)
+    distance, threshold, background = _distance_from_background(planes, thumbnail)
     # All corners are red: they are retina, and an edge found within it would be a shadow's.
-    if int(background[0]) - int(background[2]) > _RED_BACKGROUND:
+    if background[0] - background[2] > _RED_BACKGROUND:
         return None
-    if np.all(np.abs(background.astype(np.int16) - _FILTERED_GREY) <= _FILTERED_TOLERANCE):
+    if all(abs(level - _FILTERED_GREY) <= _FILTERED_TOLERANCE for level in background):
         return _search_filtered(planes, distance, threshold)
     return _locate(distance, threshold, least_fill=_MIN_FILL)
 
@@ -363,7 +386,8 @@ def _search_filtered(planes: ByteArray, distance: ByteArray, threshold: int) -> 
     it is brighter than the background, not where it differs. Where the filter's author blanked
     both rings, the disc is what differs.
     """
-    brighter = np.maximum(planes.max(axis=0), np.uint8(_FILTERED_GREY)) - np.uint8(_FILTERED_GREY)
+    grey = np.uint8(_FILTERED_GREY)
+    brighter = np.maximum(_largest(planes), grey) - grey
     ringed = _locate(brighter, threshold, least_fill=_MIN_FILTERED_FILL)
     blanked = _locate(distance, threshold, least_fill=_MIN_FILTERED_FILL)
     if ringed is None or (blanked is not None and blanked.arc_fraction > ringed.arc_fraction):
@@ -418,47 +442,69 @@ def _sampled(picture: npt.NDArray[Any], x: float, y: float) -> tuple[npt.NDArray
 
 
 def _visible_fraction(x: float, y: float, radius: float, width: int, height: int) -> float:
-    """The share of a circle's area inside the frame, by the chord of each row of pixels."""
+    """The share of a circle's area inside the frame."""
+    beyond = 0.0
+    for inside in (x, y, width - x, height - y):  # the centre's distance from each side
+        part = max(-1.0, min(1.0, inside / radius))
+        beyond += math.acos(part) - part * math.sqrt(1.0 - part * part)
+    for across in (x, width - x):
+        for down in (y, height - y):
+            if math.hypot(across, down) < radius or min(across, down) < 0:
+                # The segments overlap beyond this corner of the frame.
+                return _visible_by_rows(x, y, radius, width, height)
+    return max(0.0, 1.0 - beyond / math.pi)
+
+
+def _visible_by_rows(x: float, y: float, radius: float, width: int, height: int) -> float:
+    """The same by the chord of each row of pixels."""
     rows, _ = _pixel_centres(height, 1, 1)
     halves = np.sqrt(np.maximum(0.0, radius**2 - np.square(rows[:, 0].astype(np.float64) - y)))
     chords = np.minimum(x + halves, width) - np.maximum(x - halves, 0)
     return min(1.0, float(np.maximum(0.0, chords).sum()) / (math.pi * radius**2))
 
 
-def _distance_from_background(planes: ByteArray) -> tuple[ByteArray, int, ByteArray]:
+def _distance_from_background(
+    planes: ByteArray, thumbnail: ByteArray
+) -> tuple[ByteArray, int, list[int]]:
     """Largest channel difference from the darkest corner, the level that stands out, its colour."""
-    height, width = planes.shape[1:]
+    height, width = thumbnail.shape[:2]
     size = max(3, min(height, width) // 24)
-    corners = planes[:, *_corners(height, width, size)].reshape(3, 2, size, 2, size)
-    corners = corners.transpose(1, 3, 0, 2, 4).reshape(4, 3, size * size)
-    # np.median costs ten times as much in overhead.
     middle = size * size // 2
-    medians = _sorted(corners)[:, :, middle]
-    darkest = int(medians.max(axis=1).argmin())
-    background = medians[darkest]
-    # A copy for every pixel: NumPy is several times slower where it repeats one byte itself.
-    everywhere = np.empty_like(planes)
-    everywhere[:] = background[:, None, None]
-    distance = _difference(planes, everywhere).max(axis=0)
-    noise = _difference(corners[darkest], background[:, None]).max(axis=0)
-    # 1.4826 MAD estimates the standard deviation of a normal background.
-    spread = 1.4826 * float(_sorted(noise)[middle])
+    # Of so few pixels, lists are several times faster than arrays.
+    corners = [
+        thumbnail[rows, columns].tobytes()
+        for rows in (slice(size), slice(height - size, height))
+        for columns in (slice(size), slice(width - size, width))
+    ]
+    ordered = [[sorted(corner[channel::3]) for channel in range(3)] for corner in corners]
+    darkest = min(range(4), key=lambda index: max(v[middle] for v in ordered[index]))
+    background = [levels[middle] for levels in ordered[darkest]]
+    if any(background):
+        # A copy for every pixel: NumPy is several times slower where it repeats one byte itself.
+        everywhere = np.empty_like(planes)
+        everywhere[:] = np.array(background, np.uint8)[:, None, None]
+        distance = _largest(np.maximum(planes, everywhere) - np.minimum(planes, everywhere))
+    else:
+        distance = _largest(planes)
     bright = _quantile(_sorted(distance[::2, ::2].ravel()), 0.95)
-    return distance, int(max(4.0, 6.0 * spread, 0.12 * bright)), background
+    least = max(4.0, 0.12 * bright)
+    # 1.4826 MAD estimates the standard deviation of a normal background.
+    most = max(max(v[-1] - v[middle], v[middle] - v[0]) for v in ordered[darkest])
+    if 6.0 * 1.4826 * most > least:
+        red, green, blue = background
+        corner = corners[darkest]
+        noise = sorted(
+            max(abs(r - red), abs(g - green), abs(b - blue))
+            for r, g, b in zip(corner[0::3], corner[1::3], corner[2::3], strict=True)
+        )
+        least = max(least, 6.0 * 1.4826 * noise[middle])
+    return distance, int(least), background
 
 
-@lru_cache(maxsize=16)
-def _corners(height: int, width: int, size: int) -> tuple[IndexArray, IndexArray]:
-    """Indices of the first and last `size` rows and columns."""
-    rows, columns = (
-        np.r_[0:size, length - size : length].astype(np.intp) for length in (height, width)
-    )
-    return rows[:, None], columns[None, :]
-
-
-def _difference(values: ByteArray, level: ByteArray) -> ByteArray:
-    """|values - level| without leaving bytes."""
-    return np.maximum(values, level) - np.minimum(values, level)
+def _largest(planes: ByteArray) -> ByteArray:
+    """The largest of each pixel's three levels."""
+    largest: ByteArray = np.maximum(np.maximum(planes[0], planes[1]), planes[2])
+    return largest
 
 
 def _without_specks(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -481,14 +527,15 @@ class _Scan:
     """The ways to cross a thumbnail: rows from the left and right, columns from above and below.
 
     `start` is the flat index of the first pixel of each way, `step` from one pixel to the next,
-    `length` their number; `origin` and `sign` turn a position along it into a coordinate, and
-    `across` is its other coordinate. The first `rows` ways are rows.
+    `most` the position before which an edge has all of its pixels; `origin` and `sign` turn a
+    position along it into a coordinate, and `across` is its other coordinate. The first `rows`
+    ways are rows.
     """
 
     rows: int
     start: IndexArray
     step: IndexArray
-    length: IndexArray
+    most: IndexArray
     origin: DoubleArray
     sign: DoubleArray
     across: DoubleArray
@@ -504,7 +551,7 @@ def _scan(height: int, width: int) -> _Scan:
             (rows * width, rows * width + width - 1, columns, columns + (height - 1) * width)
         ),
         step=np.repeat((1, -1, width, -width), counts),
-        length=np.repeat((width, width, height, height), counts),
+        most=np.repeat((width - 3, width - 3, height - 3, height - 3), counts),
         origin=np.repeat((0.0, width, 0.0, height), counts),
         sign=np.repeat((1.0, -1.0, 1.0, -1.0), counts),
         across=np.concatenate((rows, rows, columns, columns)).astype(np.float64) + 0.5,
@@ -526,17 +573,22 @@ def _contour(distance: ByteArray, mask: npt.NDArray[np.bool_]) -> DoubleArray:
         )
     )
     # argmax is 0 for an empty way and for one that begins marked: neither is an edge.
-    ways = np.flatnonzero((first > 1) & (first < scan.length - 3))
-    first, step = first[ways], scan.step[ways]
-    level = distance.ravel()[scan.start[ways] + step * first + _AROUND_EDGE * step]
+    ways = np.flatnonzero((first > 1) & (first < scan.most))
+    step = scan.step.take(ways)
+    first = first.take(ways)
+    edges = scan.start.take(ways)
+    edges += step * first
+    level = distance.take(edges + _AROUND_EDGE * step)
     # How much of the pixels around the edge is disc says where in them it lies.
     plateau = np.maximum(level[3], level[4])
     covered = np.minimum(level[:3], plateau).sum(axis=0, dtype=np.float64)
     covered /= np.maximum(plateau, 1)
-    along = scan.origin[ways] + scan.sign[ways] * (first + 2.0 - covered)
-    across = scan.across[ways]
+    along = np.subtract(first + 2.0, covered, out=covered)
+    along *= scan.sign.take(ways)
+    along += scan.origin.take(ways)
+    across = scan.across.take(ways)
     points = np.empty((2, len(ways)))
-    rows = int(np.searchsorted(ways, scan.rows))
+    rows = int(ways.searchsorted(scan.rows))
     points[0, :rows], points[1, :rows] = along[:rows], across[:rows]
     points[0, rows:], points[1, rows:] = across[rows:], along[rows:]
     return points
@@ -602,33 +654,40 @@ def _refine(
     the gaps that keep a weight. Without a start, all points weigh the same at first.
     """
     # Coordinates count from near the centre, for precision.
-    x, y = points.mean(axis=1).tolist() if start is None else start[:2]
-    rows = np.empty((3, points.shape[1]))
-    np.subtract(points, ((x,), (y,)), out=rows[:2])
-    rows[2] = 1.0
-    sums = rows[0] * rows[0] + rows[1] * rows[1]
+    x, y = (points.sum(axis=1) / points.shape[1]).tolist() if start is None else start[:2]
+    # The columns of x, y, x^2 + y^2 and 1, as rows.
+    terms = np.empty((4, points.shape[1]))
+    np.subtract(points, ((x,), (y,)), out=terms[:2])
+    np.square(terms[:2]).sum(axis=0, out=terms[2])
+    terms[3] = 1.0
     # x^2 + y^2 = 2 cx x + 2 cy y + (r^2 - cx^2 - cy^2) on the circle.
     circle = None if start is None else (0.0, 0.0, start[2] ** 2)
     if circle is None:
-        circle = _solve((rows @ rows.T).tolist(), (rows @ sums).tolist())
+        circle = _solve((terms @ terms.T).tolist())
     for scale in (3.0, 2.0, 1.3, 1.0):
         radius = _radius(circle, max_radius)
         if circle is None or radius is None:
             return None
-        gaps = sums - np.array(circle) @ rows
-        gaps *= 1.0 / (2 * radius * scale * max(1.0, 0.012 * radius))
-        weights = np.maximum(0.0, 1.0 - gaps * gaps)
-        weights *= weights
+        gaps = _gaps(circle, 2 * radius * scale * max(1.0, 0.012 * radius), terms)
+        gaps *= gaps
+        weights = np.maximum(np.subtract(1.0, gaps, out=gaps), 0.0, out=gaps)
         if np.count_nonzero(weights) < _MIN_CONTOUR_POINTS // 2:
             return None
-        weighted = rows * weights
-        circle = _solve((weighted @ rows.T).tolist(), (weighted @ sums).tolist())
+        weights *= weights
+        circle = _solve(((terms * weights) @ terms.T).tolist())
     radius = _radius(circle, max_radius)
     if circle is None or radius is None:
         return None
-    gaps = np.abs(sums - np.array(circle) @ rows)
-    inliers = gaps <= 2 * radius * max(1.0, 0.02 * radius)
-    return x + circle[0] / 2, y + circle[1] / 2, radius, inliers
+    gaps = np.abs(_gaps(circle, 2 * radius * max(1.0, 0.02 * radius), terms))
+    return x + circle[0] / 2, y + circle[1] / 2, radius, gaps <= 1.0
+
+
+def _gaps(circle: tuple[float, float, float], unit: float, terms: DoubleArray) -> DoubleArray:
+    """What each point lacks of the circle's equation, in a unit of it."""
+    gaps: DoubleArray = (
+        np.array((-circle[0] / unit, -circle[1] / unit, 1 / unit, -circle[2] / unit)) @ terms
+    )
+    return gaps
 
 
 def _radius(circle: tuple[float, float, float] | None, most: float) -> float | None:
@@ -639,15 +698,17 @@ def _radius(circle: tuple[float, float, float] | None, most: float) -> float | N
     return math.sqrt(squared) if 4.0 <= squared <= most**2 else None
 
 
-def _solve(a: list[list[float]], b: list[float]) -> tuple[float, float, float] | None:
-    """Cramer's rule for a symmetric 3 x 3 system, a fifth of NumPy's overhead; None if singular."""
-    (a00, a01, a02), (_, a11, a12), (_, _, a22) = a
+def _solve(products: list[list[float]]) -> tuple[float, float, float] | None:
+    """The circle of least squares by the products of its terms; None if they are singular.
+
+    Cramer's rule for a symmetric 3 x 3 system has a fifth of NumPy's overhead.
+    """
+    (a00, a01, b0, a02), (_, a11, b1, a12), _, (_, _, b2, a22) = products
     c00, c01, c02 = a11 * a22 - a12 * a12, a02 * a12 - a01 * a22, a01 * a12 - a02 * a11
     determinant = a00 * c00 + a01 * c01 + a02 * c02
     if not abs(determinant) > 1e-9 * abs(a00 * a11 * a22):
         return None
     c11, c12, c22 = a00 * a22 - a02 * a02, a01 * a02 - a00 * a12, a00 * a11 - a01 * a01
-    b0, b1, b2 = b
     return (
         (c00 * b0 + c01 * b1 + c02 * b2) / determinant,
         (c01 * b0 + c11 * b1 + c12 * b2) / determinant,
@@ -726,18 +787,27 @@ def _disc_indices(side: int, row_step: int = 1) -> IndexArray:
 
 def _disc_colours(prepared: ByteArray) -> ByteArray:
     """A sample of the disc's pixels, 3 x N; its rim, where cameras differ, is left out."""
-    size = prepared.shape[0]
+    return prepared.ravel().take(_colour_indices(prepared.shape[0]))
+
+
+@lru_cache(maxsize=8)
+def _colour_indices(size: int) -> IndexArray:
+    """Flat indices of the sampled pixels' channels, 3 x N, in size x size x 3 bytes."""
     margin = round(size * _RIM)
     step = max(1, size // 50)
-    part = prepared[margin : size - margin : step, margin : size - margin : step]
-    return _planes(part.reshape(-1, 3)[_disc_indices(part.shape[0])])
+    places = np.arange(size * size).reshape(size, size)[margin : size - margin : step]
+    places = places[:, margin : size - margin : step]
+    inside = places.ravel()[_disc_indices(places.shape[0])]
+    return np.ascontiguousarray(3 * inside + np.arange(3)[:, None])
 
 
 def _colour_ratios(colours: ByteArray) -> dict[str, float]:
     """Median colour ratios of the disc and the spread of green over red within it."""
     # Exactly black is what lies beyond the frame or the mask.
-    colours = colours[:, (colours[0] | colours[1]) > 0]
-    if colours.shape[1] == 0:
+    lit = np.flatnonzero(colours[0] | colours[1])
+    if len(lit) < colours.shape[1]:
+        colours = colours.take(lit, axis=1)
+    if len(lit) == 0:
         names = ("max_green_to_red", "max_blue_to_red", "min_colour_spread", "max_colour_spread")
         return dict.fromkeys(names, 0.0)
     red, green, blue = (_quantile(channel, 0.5) for channel in _sorted(colours))
@@ -752,13 +822,16 @@ def _colour_ratios(colours: ByteArray) -> dict[str, float]:
     }
 
 
-def _vesselness(green: ShortArray) -> float | None:
+def _vesselness(green: ShortArray, least: float) -> float | None:
     """How much more dark thin lines stand out than bright ones; None below 160 pixels.
 
     A pixel's line contrast is the least difference, over both halves of a line through it,
     between that half and the lines on either side of it: an edge, a spot or the end of a line
     gives none. Of each pixel the best of eight directions counts, and of the disc the 95th
     percentile. Vessels are dark; a texture has as many bright lines as dark ones.
+
+    A few rows tell where a picture is far above the `least`; only where they leave a doubt are
+    more rows counted.
     """
     if green.shape[0] < _MIN_VESSEL_PX:
         return None
@@ -766,61 +839,62 @@ def _vesselness(green: ShortArray) -> float | None:
         picture = Image.fromarray(green.astype(np.uint8))
         scaled = picture.resize((_VESSEL_PX, _VESSEL_PX), Image.Resampling.BOX)
         green = np.asarray(scaled).astype(np.int16)
+    glance = _line_ratio(green, _GLANCE_ROW_STEP)
+    if glance >= _GLANCE_FACTOR * least:
+        return glance
+    return _line_ratio(green, _VESSEL_ROW_STEP)
+
+
+def _line_ratio(green: ShortArray, row_step: int) -> float:
+    """Vesselness by every `row_step`-th row."""
     side = _VESSEL_PX - 2 * _VESSEL_MARGIN_PX
-    # Lines reach this far beyond what is sampled; what is further out need not be added up.
-    border = _VESSEL_MARGIN_PX - _LINE_REACH_PX
-    green = green[border:-border, border:-border]
-    # One row of some is sample enough for a percentile, at a fraction of the time.
-    rows = slice(_LINE_REACH_PX, _LINE_REACH_PX + side, _VESSEL_ROW_STEP)
-    inner = green[rows, _LINE_REACH_PX : _LINE_REACH_PX + side]
-    dark, bright = np.zeros_like(inner), np.zeros_like(inner)
+    rows = slice(_VESSEL_MARGIN_PX, _VESSEL_MARGIN_PX + side, row_step)
+    inner = green[rows, _VESSEL_MARGIN_PX : _VESSEL_MARGIN_PX + side]
+    # Dark lines in the first half, bright ones in the second.
+    best = np.zeros((2, *inner.shape), np.int16)
     for steps, lines in _LINES.items():
-        for dx, dy in lines:
-            darker, brighter = _line_contrast(green, dx, dy, steps, side)
-            np.maximum(dark, darker, out=dark)
-            np.maximum(bright, brighter, out=bright)
+        np.maximum(best, _line_contrast(green, lines, steps, inner.shape, row_step), out=best)
         if steps < _LONGEST_LINE:  # the shorter ones come first
-            dark *= _LONGEST_LINE // steps
-            bright *= _LONGEST_LINE // steps
-    inside = _disc_indices(side, _VESSEL_ROW_STEP)
-    inside = inside[inner.ravel()[inside] > 0]
+            best *= _LONGEST_LINE // steps
+    inside = _disc_indices(side, row_step)
+    lit = inner.ravel()[inside] > 0
+    if not lit.all():
+        inside = inside[lit]
     if inside.size == 0:
         return 0.0
     # Sums of four pixels; half a level of contrast is what rounding alone gives.
-    dark_95, bright_95 = (_quantile(_sorted(v.ravel()[inside]), 0.95) for v in (dark, bright))
-    return dark_95 / max(2.0, bright_95)
+    dark, bright = _sorted(best.reshape(2, -1).take(inside, axis=1))
+    return _quantile(dark, 0.95) / max(2.0, _quantile(bright, 0.95))
 
 
 def _line_contrast(
-    green: ShortArray, dx: int, dy: int, steps: int, side: int
-) -> tuple[ShortArray, ShortArray]:
-    """By how much lines of a direction are darker, and brighter, than the lines beside them."""
-    sums, top, left, reach = green, 0, 0, 1
-    while reach < steps:  # sums of 2, then of 4 pixels along the line
-        along_y, along_x = dy * reach, dx * reach
-        height, width = sums.shape[0] - abs(along_y), sums.shape[1] - abs(along_x)
-        y, x = max(0, -along_y), max(0, -along_x)
-        sums = (
-            sums[y : y + height, x : x + width]
-            + sums[y + along_y : y + along_y + height, x + along_x : x + along_x + width]
-        )
-        top, left, reach = top + y, left + x, 2 * reach
-    row, column = sums.strides
-    # Across the line, to the middle of what lies on either side of it.
-    away = _RIDGE_HALF_WIDTH_PX / math.hypot(dx, dy)
-    aside = round(dx * away) * row - round(dy * away) * column
-    # Both halves of the line, each with its neighbours, in one view: fewer and longer operations.
-    rows = len(range(0, side, _VESSEL_ROW_STEP))
-    windows: ShortArray = np.ndarray(
-        (2, 3, rows, side),
-        np.int16,
-        sums,
-        (_LINE_REACH_PX - top) * row + (_LINE_REACH_PX - left) * column - aside,
-        (-steps * (dy * row + dx * column), aside, _VESSEL_ROW_STEP * row, column),
-    )
-    one, centre, other = windows[:, 0], windows[:, 1], windows[:, 2]
+    green: ShortArray,
+    lines: tuple[tuple[int, int], ...],
+    steps: int,
+    shape: tuple[int, int],
+    row_step: int,
+) -> ShortArray:
+    """By how much lines are darker, and brighter, than the lines beside them; the most of all."""
+    row, column = green.strides
+    # For each direction both halves of the line, each with its neighbours: few, long operations.
+    sums = np.empty((len(lines), 2, 3, *shape), np.int16)
+    for total, (dx, dy) in zip(sums, lines, strict=True):
+        along = dy * row + dx * column
+        # Across the line, to the middle of what lies on either side of it.
+        away = _RIDGE_HALF_WIDTH_PX / math.hypot(dx, dy)
+        aside = round(dx * away) * row - round(dy * away) * column
+        start = _VESSEL_MARGIN_PX * (row + column) - aside
+        strides = (along, -steps * along, aside, row_step * row, column)
+        pixels: ShortArray = np.ndarray((steps, *total.shape), np.int16, green, start, strides)
+        np.add.reduce(pixels, axis=0, out=total)
+    one, centre, other = sums[:, :, 0], sums[:, :, 1], sums[:, :, 2]
     darker = np.minimum(one, other)
     darker -= centre
-    brighter = np.maximum(one, other)
+    brighter = np.maximum(one, other, out=one)
     np.subtract(centre, brighter, out=brighter)
-    return np.minimum(darker[0], darker[1]), np.minimum(brighter[0], brighter[1])
+    return np.stack(
+        (
+            np.minimum(darker[:, 0], darker[:, 1]).max(axis=0),
+            np.minimum(brighter[:, 0], brighter[:, 1]).max(axis=0),
+        )
+    )

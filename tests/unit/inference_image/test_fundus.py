@@ -18,6 +18,7 @@ from scipy.ndimage import gaussian_filter
 from dr_training.drawing import draw_fundus
 from inference_image.contract import QUALITY_REASONS
 from inference_image.fundus import FundusCircle, QualityGate, assess, find_circle
+from inference_image.fundus import _visible_fraction as visible_fraction
 from inference_image.model_spec import ModelPackageError
 from tests.service_harness import drawn_pixels, encoded
 
@@ -243,6 +244,33 @@ def test_a_round_thing_in_a_retinas_colours_is_not_gradable(kind: str) -> None:
     verdict = judge(np.asarray(tinted(kind)))
     assert "not_a_fundus_photograph" in verdict.reasons
     assert verdict.measures["min_vesselness"] < QualityGate().min_vesselness
+
+
+@pytest.mark.parametrize("kind", ["retina", "peel", "bricks"])
+def test_a_glance_at_a_few_rows_never_turns_a_verdict_on_vessels(kind: str) -> None:
+    picture = drawn_pixels() if kind == "retina" else np.asarray(tinted(kind))
+    circle = find_circle(picture)
+    exact = assess(circle, picture, QualityGate(min_vesselness=1e6)).measures["min_vesselness"]
+    for least in (0.5, 1.0, 1.6, 2.0):
+        measured = assess(circle, picture, QualityGate(min_vesselness=least)).measures
+        assert (measured["min_vesselness"] >= least) == (exact >= least)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "radius", "fraction"),
+    [
+        (50, 40, 30, 1.0),  # inside
+        (0, 40, 30, 0.5),  # the centre on an edge
+        (50, 40, 45, 1 - 2 * (math.acos(8 / 9) - 8 / 9 * math.sqrt(1 - 64 / 81)) / math.pi),
+        (0, 0, 30, 0.25),  # the centre on a corner
+        (100, 80, 1000, 100 * 80 / (math.pi * 1e6)),  # far larger than the frame
+        (-50, 40, 30, 0.0),
+    ],
+)
+def test_the_visible_fraction_is_the_area_inside_the_frame(
+    x: float, y: float, radius: float, fraction: float
+) -> None:
+    assert visible_fraction(x, y, radius, 100, 80) == pytest.approx(fraction, abs=2e-3)
 
 
 def test_one_paint_is_not_a_retina_even_with_its_vessels() -> None:
