@@ -518,9 +518,23 @@ def bench_cost(
     keys: KeysOption = 0,
     vpc_endpoints: VpcEndpointsOption = 0,
     probe_every_minutes: ProbeOption = None,
+    log_gb: Annotated[float, typer.Option(min=0, help="GB of logs a month.")] = 0,
+    model_gb: Annotated[float, typer.Option(min=0, help="GB of packages in S3.")] = 0,
+    image_gb: Annotated[float, typer.Option(min=0, help="GB of images in ECR.")] = 0,
+    provisioned: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Containers kept warm within --hours (serverless and Lambda rows)."
+        ),
+    ] = 0,
+    storage_gb: Annotated[
+        float, typer.Option(min=0, help="Volume of each instance (real-time rows).")
+    ] = 0,
     prices: PricesOption = None,
 ) -> None:
     """A month of each measured deployment on both bases, and break-even between modes."""
+    from decimal import Decimal
+
     from dr_cli.costs import print_costs
     from dr_experiments.deployment_cost import FixedPart
 
@@ -535,8 +549,13 @@ def bench_cost(
             keys=keys,
             vpc_endpoints=vpc_endpoints,
             probe_every_minutes=probe_every_minutes,
+            log_gb=Decimal(str(log_gb)),
+            model_gb=Decimal(str(model_gb)),
+            image_gb=Decimal(str(image_gb)),
         ),
         prices_file=prices,
+        provisioned=provisioned,
+        storage_gb=storage_gb,
     )
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
@@ -48,11 +49,16 @@ def print_costs(
     region: str,
     fixed: FixedPart,
     prices_file: Path | None,
+    provisioned: int = 0,
+    storage_gb: float = 0,
 ) -> None:
     """See `dr bench cost --help`."""
     prices = PriceTable.load(prices_file)
     within = hours_per_month(hours)
-    found = read_runs(runs)
+    found = tuple(
+        _sized(one, provisioned=provisioned, storage_gb=storage_gb, hours=within)
+        for one in read_runs(runs)
+    )
     rows, bills, missing = [], {}, []
     for one in found:
         try:
@@ -181,6 +187,17 @@ def hours_per_month(text: str) -> Decimal:
     if re.fullmatch(r"\d+(\.\d+)?", text) and 0 < Decimal(text) <= HOURS_PER_MONTH:
         return Decimal(text)
     raise CommandError(f"hours must be always, clinic or 1 to 730 a month; got {text!r}")
+
+
+def _sized(one: Measured, *, provisioned: int, storage_gb: float, hours: Decimal) -> Measured:
+    """The same measurement with containers kept warm in the hours of traffic, or with volumes."""
+    if one.setup is None:
+        return one
+    if one.setup.memory_mib:
+        setup = replace(one.setup, provisioned=provisioned, warm_hours=hours)
+    else:
+        setup = replace(one.setup, storage_gb=Decimal(str(storage_gb)))
+    return replace(one, setup=setup)
 
 
 def _row(option: Option) -> tuple[str, ...]:

@@ -129,6 +129,19 @@ def test_costs_on_both_bases_with_curves_and_break_even(
     assert "http://127.0.0.1:8080: not a deployment" in err
 
 
+def test_containers_kept_warm_and_volumes_are_in_the_bill(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_costs(
+        [run], requests_per_month=20_000, hours="100", region="us-east-1",
+        fixed=FixedPart(), prices_file=None, provisioned=1, storage_gb=20,
+    )  # fmt: skip
+    out, err = capsys.readouterr()
+    assert "provisioned concurrency 8.3880" in out  # 100 h x 3,600 s x 0.0000233
+    assert "storage 2.2400" in out
+    assert f"no cost: {SERVERLESS_3}: no price for serverless-provisioned 3072" in err
+
+
 @pytest.mark.parametrize(
     ("text", "said"), [("", "nothing to compute"), ("{}", "line 1 is not a request record")]
 )
