@@ -354,6 +354,10 @@ FunctionUrlOption = Annotated[
 SentOption = Annotated[
     Path | None, typer.Option("--photograph", help="What to send; drawn when left out.")
 ]
+MaxSideOption = Annotated[
+    int | None,
+    typer.Option(min=300, help="Make the photograph smaller first: pixels of its longer side."),
+]
 RegionOption = Annotated[str | None, typer.Option(help="AWS region of what is measured.")]
 SeedOption = Annotated[
     int, typer.Option(min=0, help="Seed of the drawn photograph and of everything random.")
@@ -378,6 +382,7 @@ def bench_cold(
     attempts: Annotated[
         int, typer.Option(min=1, max=100, help="Gaps for each fresh container before it gives up.")
     ] = 3,
+    max_side_px: MaxSideOption = None,
     retries: RetriesOption = 0,
     region: RegionOption = None,
     seed: SeedOption = 7,
@@ -395,7 +400,9 @@ def bench_cold(
             function_url=function_url,
             region=region,
         ),
-        Sending(photograph=photograph, seed=seed, out=out, retries=retries),
+        Sending(
+            photograph=photograph, seed=seed, out=out, retries=retries, max_side_px=max_side_px
+        ),
         requests=requests,
         gap_s=gap_s,
         attempts=attempts,
@@ -413,6 +420,7 @@ def bench_realtime(
     interval_s: Annotated[
         float, typer.Option(min=0, help="Seconds between the starts of requests.")
     ] = 5.0,
+    max_side_px: MaxSideOption = None,
     retries: RetriesOption = 0,
     region: RegionOption = None,
     seed: SeedOption = 7,
@@ -430,7 +438,9 @@ def bench_realtime(
             function_url=function_url,
             region=region,
         ),
-        Sending(photograph=photograph, seed=seed, out=out, retries=retries),
+        Sending(
+            photograph=photograph, seed=seed, out=out, retries=retries, max_side_px=max_side_px
+        ),
         requests=requests,
         interval_s=interval_s,
     )
@@ -461,6 +471,7 @@ def bench_load(
     max_in_flight: Annotated[
         int, typer.Option(min=1, max=2000, help="Open requests at once of the open shape.")
     ] = 256,
+    max_side_px: MaxSideOption = None,
     retries: RetriesOption = 0,
     region: RegionOption = None,
     seed: SeedOption = 7,
@@ -478,7 +489,9 @@ def bench_load(
             function_url=function_url,
             region=region,
         ),
-        Sending(photograph=photograph, seed=seed, out=out, retries=retries),
+        Sending(
+            photograph=photograph, seed=seed, out=out, retries=retries, max_side_px=max_side_px
+        ),
         shape=shape,
         users=users,
         duration_s=duration_s,

@@ -18,6 +18,7 @@ from dr_cli.predict import endpoint_target, url_target
 from dr_cli.region import aws_region
 from dr_experiments.client import Client, Measurement
 from dr_experiments.load import SHAPES, closed_loop, open_loop, poisson_arrivals
+from dr_experiments.payloads import shrink
 from dr_experiments.provenance import git_commit, machine_busy, new_run_id
 from dr_experiments.records import RunContext, records_of, write_csv, write_jsonl, write_study_csv
 from dr_experiments.scenarios import ScenarioResult, cold, realtime
@@ -48,12 +49,20 @@ class Sending:
     seed: int
     out: Path
     retries: int = 0
+    max_side_px: int | None = None
 
     def payload(self) -> Payload:
-        """The photograph, or a drawn one."""
+        """The photograph, or a drawn one; made smaller where that is asked for."""
         if self.photograph:
-            return read_photograph(self.photograph)
-        return drawn_photograph(seed=self.seed, grade=DRAWN_GRADE)
+            payload = read_photograph(self.photograph)
+        else:
+            payload = drawn_photograph(seed=self.seed, grade=DRAWN_GRADE)
+        if self.max_side_px is None:
+            return payload
+        try:
+            return shrink(payload, max_side_px=self.max_side_px)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
 
 
 def bench_cold(
