@@ -127,7 +127,7 @@ class TensorFlowRuntime:
     def _only_input(self) -> tuple[str, Any]:
         inputs = dict(self._function.structured_input_signature[1])
         if len(inputs) != 1:
-            seen = "; ".join(f"{name}: {_words(spec)}" for name, spec in inputs.items())
+            seen = "; ".join(f"{name}: {_words(spec)}" for name, spec in sorted(inputs.items()))
             raise ModelPackageError(
                 f"signature {self._signature} of {self._name} has {len(inputs)} inputs; "
                 f"one batch of images is expected; it has {seen or 'none'}"

@@ -373,18 +373,19 @@ def test_every_format_is_read_with_what_was_left(
         mounts={model: "/opt/ml/model"},
     ) as running:
         running.wait_until_ready()
-        for media_type, kind, options in (
-            ("image/png", "PNG", {}),
-            ("image/bmp", "BMP", {}),
-            ("image/tiff", "TIFF", {"compression": "tiff_lzw"}),
-            ("image/webp", "WEBP", {"lossless": True}),
-            ("image/jpeg", "JPEG", {"quality": 100, "subsampling": 0}),
+        for media_type, kind, options, tolerance in (
+            ("image/png", "PNG", {}, 0.0),
+            ("image/bmp", "BMP", {}, 0.0),
+            ("image/tiff", "TIFF", {"compression": "tiff_lzw"}, 0.0),
+            ("image/webp", "WEBP", {"lossless": True}, 0.0),
+            # The one that loses something: its pixels differ by a level or two.
+            ("image/jpeg", "JPEG", {"quality": 100, "subsampling": 0}, 0.05),
         ):
             body = io.BytesIO()
             picture.save(body, kind, **options)
             answer = running.grade(body.getvalue(), media_type)
             expected = expected or answer["predictions"]
-            assert answer["predictions"] == pytest.approx(expected, abs=0.02), kind
+            assert answer["predictions"] == pytest.approx(expected, abs=tolerance, rel=0), kind
 
 
 def test_a_model_that_is_not_there_ends_it_with_a_sentence(images: Images) -> None:
