@@ -22,6 +22,8 @@ from tests.service_harness import encoded
 
 OPHTHALMIC_8_BIT = "1.2.840.10008.5.1.4.1.1.77.1.5.1"
 PATIENT = "Example^Marta"
+# No part that a test looks for can stand in a random id or a digest by chance.
+PATIENT_ID = "MRN-Wxyz"
 Pixels = np.ndarray
 
 
@@ -140,7 +142,7 @@ def dicom(
     dataset.SOPClassUID = storage
     dataset.SOPInstanceUID = "1.2.826.0.1.3680043.8.498.1"
     dataset.PatientName = PATIENT
-    dataset.PatientID = "MRN-0815"
+    dataset.PatientID = PATIENT_ID
     dataset.PatientBirthDate = "19610304"
     dataset.InstitutionName = "Example Eye Clinic"
     dataset.Modality = "OP"
