@@ -457,7 +457,8 @@ def bench_load(
         str,
         typer.Option(
             help="Users who wait for their answers: constant, incremental, random, spike; "
-            "or open: arrivals on a schedule, whatever became of those before."
+            "open: arrivals on a schedule, whatever became of those before; or a scenario of "
+            "MLPerf LoadGen: single-stream, server, offline."
         ),
     ] = "constant",
     users: Annotated[int, typer.Option(min=1, max=1000, help="Users, at most.")] = 40,
@@ -466,11 +467,18 @@ def bench_load(
         float, typer.Option(min=0, help="Seconds between an answer and the user's next request.")
     ] = 0.0,
     rate_per_s: Annotated[
-        float, typer.Option(min=0.001, help="Arrivals a second of the open shape, on average.")
+        float,
+        typer.Option(min=0.001, help="Arrivals a second of open and server, on average."),
     ] = 10.0,
     max_in_flight: Annotated[
-        int, typer.Option(min=1, max=2000, help="Open requests at once of the open shape.")
+        int, typer.Option(min=1, max=2000, help="Open requests at once of open and server.")
     ] = 256,
+    latency_bound: Annotated[
+        str, typer.Option(help="Longest p99 for which server is valid: 1s, 800ms.")
+    ] = "1s",
+    queries: Annotated[
+        int, typer.Option(min=1, help="Least number of queries of MLPerf LoadGen's scenarios.")
+    ] = 1,
     max_side_px: MaxSideOption = None,
     retries: RetriesOption = 0,
     region: RegionOption = None,
@@ -498,6 +506,8 @@ def bench_load(
         think_s=think_s,
         rate_per_s=rate_per_s,
         max_in_flight=max_in_flight,
+        latency_bound=latency_bound,
+        queries=queries,
     )
 
 

@@ -1,9 +1,7 @@
 """`dr bench cost` and `dr bench recommend`: what measured deployments cost, and which to take."""
 
-import itertools
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -11,17 +9,12 @@ from typing import Final
 
 import typer
 
+from dr_cli.amounts import hours_per_month, seconds
 from dr_cli.errors import CommandError
-from dr_experiments.deployment_cost import (
-    CLINIC_HOURS_PER_MONTH,
-    Bill,
-    FixedPart,
-    Traffic,
-    break_even,
-    monthly_bill,
-)
+from dr_experiments.deployment_cost import FixedPart
 from dr_experiments.measured import Measured, measured
-from dr_experiments.pricing import HOURS_PER_MONTH, PriceTable, UnknownPriceError
+from dr_experiments.months import ROUND_TRIP, Month
+from dr_experiments.pricing import PriceTable, UnknownPriceError
 from dr_experiments.recommend import (
     Option,
     Quality,
@@ -32,7 +25,6 @@ from dr_experiments.recommend import (
     row_source,
 )
 from dr_experiments.records import read_jsonl
-from dr_experiments.statistics import Summary
 from dr_experiments.study_tables import markdown_table
 
 RECORDS_FILE: Final = "requests.jsonl"
@@ -53,8 +45,8 @@ def print_costs(
     storage_gb: float = 0,
 ) -> None:
     """See `dr bench cost --help`."""
-    prices = PriceTable.load(prices_file)
     within = hours_per_month(hours)
+    month = Month(region=region, prices=PriceTable.load(prices_file), hours=within, fixed=fixed)
     found = tuple(
         _sized(one, provisioned=provisioned, storage_gb=storage_gb, hours=within)
         for one in read_runs(runs)
@@ -62,10 +54,8 @@ def print_costs(
     rows, bills, missing = [], {}, []
     for one in found:
         try:
-            bill = _bill(one, requests_per_month, one.container.mean, within, region, prices, fixed)
-            other = _bill(
-                one, requests_per_month, one.round_trip.mean, within, region, prices, fixed
-            )
+            bill = month.bill(one, requests_per_month)
+            other = month.bill(one, requests_per_month, basis=ROUND_TRIP)
         except UnknownPriceError as error:
             missing.append(f"{one.name}: {error}")
             continue
@@ -83,7 +73,7 @@ def print_costs(
                 rows,
             )
         )
-        _print_curves(list(bills.values()), within, region, prices, fixed)
+        _print_curves(list(bills.values()), month)
     for line in missing:
         typer.echo(f"no cost: {line}", err=True)
     if not rows:
@@ -170,25 +160,6 @@ def read_qualities(folder: Path) -> dict[str, Quality]:
     return qualities
 
 
-def seconds(text: str) -> float:
-    """`1s`, `800ms` or `0.8` as seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)?", text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise CommandError(f"a time is like 1s or 800ms; got {text!r}")
-    return float(match[1]) / (1000 if match[2] == "ms" else 1)
-
-
-def hours_per_month(text: str) -> Decimal:
-    """`always` (730), `clinic` (217: five days of ten hours) or a number of hours."""
-    if text == "always":
-        return HOURS_PER_MONTH
-    if text == "clinic":
-        return CLINIC_HOURS_PER_MONTH
-    if re.fullmatch(r"\d+(\.\d+)?", text) and 0 < Decimal(text) <= HOURS_PER_MONTH:
-        return Decimal(text)
-    raise CommandError(f"hours must be always, clinic or 1 to 730 a month; got {text!r}")
-
-
 def _sized(one: Measured, *, provisioned: int, storage_gb: float, hours: Decimal) -> Measured:
     """The same measurement with containers kept warm in the hours of traffic, or with volumes."""
     if one.setup is None:
@@ -214,58 +185,25 @@ def _row(option: Option) -> tuple[str, ...]:
     )
 
 
-def _bill(
-    one: Measured,
-    requests: int,
-    compute_s: float,
-    hours: Decimal,
-    region: str,
-    prices: PriceTable,
-    fixed: FixedPart,
-) -> Bill:
-    if one.setup is None:
-        raise UnknownPriceError("not a deployment of the matrix, so it has no price")
-    traffic = Traffic(
-        requests=requests, bytes_in=one.bytes_in, bytes_out=one.bytes_out, hours=hours
-    )
-    return monthly_bill(
-        one.setup, traffic, compute_s=compute_s, region=region, prices=prices, fixed=fixed
-    )
-
-
-def _print_curves(
-    found: Sequence[Measured], hours: Decimal, region: str, prices: PriceTable, fixed: FixedPart
-) -> None:
+def _print_curves(found: Sequence[Measured], month: Month) -> None:
     """Cost by requests per month, and where one mode becomes cheaper than another."""
-
-    def cost(one: Measured) -> Callable[[int, int], Decimal]:
-        def of(requests: int, side: int) -> Decimal:
-            bound = _bound(one.container, side)
-            return _bill(one, requests, bound, hours, region, prices, fixed).usd
-
-        return of
-
     typer.echo("\nUSD per month by requests per month (time in the container):\n")
     typer.echo(
         markdown_table(
             ("configuration", *(f"{n:,}" for n in _CURVE)),
-            [(one.name, *(f"{cost(one)(n, 0):.2f}" for n in _CURVE)) for one in found],
+            [(one.name, *(f"{month.bill(one, n).usd:.2f}" for n in _CURVE)) for one in found],
         )
     )
     rows = []
-    for first, second in itertools.permutations(found, 2):
-        if first.setup is None or second.setup is None or first.setup.mode == second.setup.mode:
-            continue
-        if cost(first)(1, 0) < cost(second)(1, 0):
-            crossing = break_even(cost(first), cost(second))
-            # The bounds are equal where neither crosses, or where steps hide the difference.
-            bounds = " to ".join(
-                dict.fromkeys(
-                    "never" if n is None else f"{n:,}" for n in (crossing.low, crossing.high)
-                )
+    for crossing in month.crossings(found):
+        # The bounds are equal where neither crosses, or where steps hide the difference.
+        bounds = " to ".join(
+            dict.fromkeys(
+                "never" if n is None else f"{n:,}" for n in (crossing.at.low, crossing.at.high)
             )
-            at = "never" if crossing.requests is None else f"{crossing.requests:,}"
-            rows.append((first.name, second.name, at, bounds))
+        )
+        at = "never" if crossing.at.requests is None else f"{crossing.at.requests:,}"
+        rows.append((crossing.first.name, crossing.second.name, at, bounds))
     if rows:
         typer.echo("\nFrom how many requests per month the second is cheaper:\n")
         typer.echo(
@@ -274,9 +212,3 @@ def _print_curves(
                 rows,
             )
         )
-
-
-def _bound(summary: Summary, side: int) -> float:
-    bound = {-1: summary.mean_low, 0: summary.mean, 1: summary.mean_high}[side]
-    # A few scattered values can have a lower bound below zero; the smallest value is above it.
-    return max(bound if bound is not None else summary.mean, summary.minimum / 2)

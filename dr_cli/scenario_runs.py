@@ -1,13 +1,15 @@
 """`dr bench cold`, `realtime` and `load`: one target, one scenario, records and a table."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.table import Table
 
+from dr_cli.amounts import seconds
 from dr_cli.bench import DRAWN_GRADE
 from dr_cli.console import make_console
 from dr_cli.errors import CommandError
@@ -18,6 +20,15 @@ from dr_cli.predict import endpoint_target, url_target
 from dr_cli.region import aws_region
 from dr_experiments.client import Client, Measurement
 from dr_experiments.load import SHAPES, closed_loop, open_loop, poisson_arrivals
+from dr_experiments.loadgen import (
+    LOADGEN_SCENARIOS,
+    OFFLINE,
+    LoadgenError,
+    LoadgenPlan,
+    LoadgenVerdict,
+    measured_so_far,
+    run_loadgen,
+)
 from dr_experiments.payloads import shrink
 from dr_experiments.provenance import git_commit, machine_busy, new_run_id
 from dr_experiments.records import RunContext, records_of, write_csv, write_jsonl, write_study_csv
@@ -27,6 +38,9 @@ from dr_experiments.targets import Payload, Target, TargetError
 
 OPEN: Final = "open"
 STUDY_FILE: Final = "study.csv"
+# What MLPerf LoadGen said, and the folder of its own logs.
+LOADGEN_FILE: Final = "loadgen.json"
+LOADGEN_FOLDER: Final = "loadgen"
 _PLACES: Final = "an endpoint, --url, --function or --function-url"
 
 
@@ -107,10 +121,25 @@ def bench_load(
     think_s: float,
     rate_per_s: float,
     max_in_flight: int,
+    latency_bound: str = "1s",
+    queries: int = 1,
 ) -> None:
     """See `dr bench load --help`."""
+    if shape in LOADGEN_SCENARIOS:
+        plan = LoadgenPlan(
+            scenario=shape,
+            duration_s=duration_s,
+            queries=queries,
+            rate_per_s=rate_per_s,
+            latency_bound_s=seconds(latency_bound),
+            seed=sending.seed,
+            # Offline has no arrivals: as many at once as there are users.
+            in_flight=users if shape == OFFLINE else max_in_flight,
+        )
+        _bench_loadgen(where, sending, plan)
+        return
     if shape != OPEN and shape not in SHAPES:
-        known = ", ".join((*SHAPES, OPEN))
+        known = ", ".join((*SHAPES, OPEN, *LOADGEN_SCENARIOS))
         raise CommandError(f"{shape!r} is not a shape of load; use one of: {known}")
     busy, payload = machine_busy(), sending.payload()
     result_folder(sending.out)
@@ -124,6 +153,54 @@ def bench_load(
         form = SHAPES[shape](users, duration_s, sending.seed)
         result = closed_loop(make, payload, form, think_s=think_s)
     _finish(result, sending, busy=busy)
+
+
+def _bench_loadgen(where: Where, sending: Sending, plan: LoadgenPlan) -> None:
+    busy, payload = machine_busy(), sending.payload()
+    make = _clients(where, retries=sending.retries)
+    result_folder(sending.out)
+    logs = sending.out / LOADGEN_FOLDER
+    logs.mkdir(parents=True, exist_ok=True)
+    told: list[Measurement] = []
+    try:
+        result, verdict = run_loadgen(
+            make, payload, plan, logs=logs.resolve(), on_measured=told.append
+        )
+    except LoadgenError as error:
+        raise CommandError(str(error)) from None
+    except KeyboardInterrupt:
+        if told:
+            client = make()
+            _finish(measured_so_far(plan, client.describe(), told), sending, busy=busy)
+            client.close()
+        raise
+    document = {"asked": asdict(plan), "verdict": asdict(verdict)}
+    _finish(result, sending, busy=busy, loadgen=document)
+    make_console().print("\n".join(_verdict_lines(plan, verdict)), soft_wrap=True, markup=False)
+
+
+def _verdict_lines(plan: LoadgenPlan, verdict: LoadgenVerdict) -> list[str]:
+    """LoadGen's own figures and verdict, as it measured them."""
+    words = "valid" if verdict.valid else "not valid"
+    lines = [f"MLPerf LoadGen {verdict.version.split()[0]}, {plan.scenario}: {words}"]
+    figures = [f"n = {verdict.queries}"]
+    if verdict.completed_per_s is not None:
+        figures.append(f"{verdict.completed_per_s:.1f} answers a second")
+    if verdict.scheduled_per_s is not None:
+        figures.append(f"{verdict.scheduled_per_s:.1f} arrivals a second")
+    figures += [
+        f"{name} {value:,.1f} ms"
+        for name, value in (
+            ("p50", verdict.p50_ms),
+            ("p90", verdict.p90_ms),
+            ("p99", verdict.p99_ms),
+            ("longest", verdict.max_ms),
+        )
+        if value is not None
+    ]
+    if verdict.over_bound is not None:
+        figures.append(f"{verdict.over_bound} later than {plan.latency_bound_s:g} s")
+    return [*lines, "  " + ", ".join(figures), *(f"  {reason}" for reason in verdict.why)]
 
 
 def _run_one(
@@ -174,13 +251,22 @@ def _clients(where: Where, *, retries: int) -> Callable[[], Client]:
     return lambda: Client(FunctionUrlTarget(address, region=str(region)), retries=retries)
 
 
-def _finish(result: ScenarioResult, sending: Sending, *, busy: str | None) -> None:
+def _finish(
+    result: ScenarioResult,
+    sending: Sending,
+    *,
+    busy: str | None,
+    loadgen: Mapping[str, Any] | None = None,
+) -> None:
     context = RunContext(
         run_id=new_run_id(datetime.now(UTC)), git_commit=git_commit(Path.cwd()), seed=sending.seed
     )
     records = records_of(result, context=context)
     out = sending.out
     clear_results(out)
+    (out / LOADGEN_FILE).unlink(missing_ok=True)
+    if loadgen is not None:
+        (out / LOADGEN_FILE).write_text(json.dumps(loadgen, indent=2) + "\n", encoding="utf-8")
     write_jsonl(out / RECORDS_FILE, records)
     write_csv(out / CSV_FILE, records)
     write_study_csv(out / STUDY_FILE, records)

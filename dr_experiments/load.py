@@ -13,6 +13,7 @@ Users and senders are threads of this process, each with a connection of its own
 works, and what one costs is measured in docs/experiments.md.
 """
 
+import contextlib
 import itertools
 import queue
 import threading
@@ -297,6 +298,12 @@ class Senders:
             self._threads.append(thread)
             thread.start()
         self._due.put((intended_offset_s, token))
+
+    def abandon(self) -> None:
+        """Forget what is due and not yet sent, so that `finish` waits for open requests only."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._due.get_nowait()
 
     def finish(self) -> None:
         """Wait for all answers and end the threads."""

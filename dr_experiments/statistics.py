@@ -27,6 +27,8 @@ INTERVAL_METHOD: Final = "Student's t"
 BOOTSTRAP_DRAWS: Final = 9999
 BOOTSTRAP_METHOD: Final = f"percentile bootstrap, {BOOTSTRAP_DRAWS:,} draws, fixed seed"
 _BOOTSTRAP_SEED: Final = 20
+# Values held at once: all draws of up to 1,000 values.
+_BOOTSTRAP_VALUES: Final = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +179,8 @@ def _bootstrap(
         n_resamples=BOOTSTRAP_DRAWS,
         paired=paired,
         vectorized=True,
+        # All draws at once would take gigabytes for the records of a load.
+        batch=max(1, _BOOTSTRAP_VALUES // max(sample.size for sample in samples)),
         confidence_level=CONFIDENCE,
         method="percentile",
         rng=np.random.default_rng(_BOOTSTRAP_SEED),

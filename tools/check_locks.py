@@ -35,7 +35,10 @@ class Lock:
 
 LOCKS = (
     Lock("requirements.txt"),
-    Lock("requirements/dev.txt", ("serving", "full", "experiments", "local", "data", "dev")),
+    Lock(
+        "requirements/dev.txt",
+        ("serving", "full", "experiments", "loadgen", "local", "data", "dev"),
+    ),
     Lock("requirements/training.txt", ("serving", "full", "training", "test")),
     Lock("requirements/bench.txt", source="requirements/bench.in"),
     Lock("requirements/uv.txt", source="requirements/uv.in"),

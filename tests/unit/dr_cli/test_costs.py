@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dr_cli.costs import hours_per_month, print_costs, print_recommendation, read_runs, seconds
+from dr_cli.amounts import hours_per_month, seconds
+from dr_cli.costs import print_costs, print_recommendation, read_runs
 from dr_cli.errors import CommandError
 from dr_experiments.deployment_cost import FixedPart
 from dr_experiments.measured import measured, row_of

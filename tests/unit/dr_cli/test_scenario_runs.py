@@ -1,6 +1,9 @@
 """`dr bench cold`, `realtime` and `load` against a server on this machine."""
 
 import csv
+import json
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,51 @@ def test_a_load_leaves_records_and_says_percentiles(
         assert len(list(csv.DictReader(stream))) == len(records)
 
 
+@pytest.mark.parametrize("shape", ["single-stream", "server", "offline"])
+def test_loadgen_leaves_records_its_verdict_and_its_logs(
+    shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sending = Sending(photograph=None, seed=7, out=tmp_path)
+    with served(lambda number: 0.005) as (url, seen):
+        bench_load(
+            Where(url=url), sending, shape=shape, queries=5, latency_bound="800ms",
+            **{**LOAD, "duration_s": 0.2},  # type: ignore[arg-type]
+        )  # fmt: skip
+    records = read_jsonl(tmp_path / "requests.jsonl")
+    assert len(records) == len(seen) >= 5
+    assert {record.scenario for record in records} == {f"loadgen-{shape}"}
+    document = json.loads((tmp_path / "loadgen.json").read_text())
+    assert document["asked"]["latency_bound_s"] == 0.8
+    assert document["verdict"]["queries"] == len(records)
+    said = capsys.readouterr().out
+    assert f"{shape}: " in said
+    assert f"n = {len(records)}" in said
+    assert ("later than 0.8 s" in said) == (shape == "server")
+    assert (tmp_path / "loadgen" / "mlperf_log_summary.txt").is_file()
+
+    # Another kind of run in the same folder does not keep the verdict of this one.
+    with served(lambda number: 0.0) as (url, _):
+        bench_realtime(Where(url=url), sending, requests=1, interval_s=0)
+    assert not (tmp_path / "loadgen.json").exists()
+
+
+def test_an_interrupted_loadgen_run_keeps_what_was_measured(tmp_path: Path) -> None:
+    main = threading.get_ident()
+    sending = Sending(photograph=None, seed=7, out=tmp_path)
+
+    def delay(number: int) -> float:
+        if number == 3:
+            signal.pthread_kill(main, signal.SIGINT)
+        return 0.0
+
+    with served(delay) as (url, seen), pytest.raises(KeyboardInterrupt):
+        bench_load(
+            Where(url=url), sending, shape="server", **{**LOAD, "duration_s": 600.0}  # type: ignore[arg-type]
+        )  # fmt: skip
+    assert len(read_jsonl(tmp_path / "requests.jsonl")) == len(seen) >= 4
+    assert not (tmp_path / "loadgen.json").exists()
+
+
 def test_a_realtime_run_counts_all(tmp_path: Path) -> None:
     sending = Sending(photograph=None, seed=7, out=tmp_path)
     with served(lambda number: 0.0) as (url, _):
@@ -63,7 +111,7 @@ def test_one_thing_is_measured_with_a_known_shape(tmp_path: Path) -> None:
     for where in (both, Where()):
         with pytest.raises(CommandError, match="name one thing"):
             bench_realtime(where, sending, requests=1, interval_s=0)
-    with pytest.raises(CommandError, match="constant, incremental, random, spike, open"):
+    with pytest.raises(CommandError, match="random, spike, open, single-stream, server"):
         bench_load(both, sending, shape="wave", **LOAD)  # type: ignore[arg-type]
 
 

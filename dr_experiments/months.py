@@ -1,0 +1,94 @@
+"""What a month of a measured deployment costs, with its interval, and where two of them cross.
+
+    >>> month = Month(region="us-east-1", prices=PriceTable.load())
+    >>> month.bill(one, 20_000).usd, month.crossings(found)
+
+Shared by `dr bench cost` and `dr bench report`. A bound of the cost has the mean time at the bound
+of its 95 % interval; prices and traffic have no interval.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from dr_experiments.deployment_cost import (
+    Bill,
+    BreakEven,
+    FixedPart,
+    Traffic,
+    break_even,
+    monthly_bill,
+)
+from dr_experiments.measured import Measured
+from dr_experiments.pricing import HOURS_PER_MONTH, PriceTable, UnknownPriceError
+from dr_experiments.statistics import Summary
+
+CONTAINER: Final = "container"
+ROUND_TRIP: Final = "round trip"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """From how many requests per month `second`, dearer at rest, is the cheaper one."""
+
+    first: Measured
+    second: Measured
+    at: BreakEven
+
+
+@dataclass(frozen=True, kw_only=True)
+class Month:
+    """What all bills of a comparison have in common; requests come within `hours`."""
+
+    region: str
+    prices: PriceTable
+    hours: Decimal = HOURS_PER_MONTH
+    fixed: FixedPart | None = None
+
+    def bill(self, one: Measured, requests: int, *, side: int = 0, basis: str = CONTAINER) -> Bill:
+        """A month of `one`.
+
+        Args:
+            side: 0 at the mean time, -1 and 1 at the lower and upper bound of its interval.
+            basis: `CONTAINER` (closer to the bill) or `ROUND_TRIP` (as the study computed).
+
+        Raises:
+            UnknownPriceError: a price that the table lacks, or no deployment that has one.
+        """
+        if one.setup is None:
+            raise UnknownPriceError("not a deployment of the matrix, so it has no price")
+        summary = one.container if basis == CONTAINER else one.round_trip
+        traffic = Traffic(
+            requests=requests, bytes_in=one.bytes_in, bytes_out=one.bytes_out, hours=self.hours
+        )
+        return monthly_bill(
+            one.setup,
+            traffic,
+            compute_s=_bound(summary, side),
+            region=self.region,
+            prices=self.prices,
+            fixed=self.fixed,
+        )
+
+    def crossings(self, found: Sequence[Measured]) -> list[Crossing]:
+        """Break-even of every two modes, by the time in the container; all must have prices."""
+
+        def usd(one: Measured) -> Callable[[int, int], Decimal]:
+            return lambda requests, side: self.bill(one, requests, side=side).usd
+
+        return [
+            Crossing(first=first, second=second, at=break_even(usd(first), usd(second)))
+            for first, second in itertools.permutations(found, 2)
+            if first.setup
+            and second.setup
+            and first.setup.mode != second.setup.mode
+            and usd(first)(1, 0) < usd(second)(1, 0)
+        ]
+
+
+def _bound(summary: Summary, side: int) -> float:
+    bound = {-1: summary.mean_low, 0: summary.mean, 1: summary.mean_high}[side]
+    # A few scattered values can have a lower bound below zero; the smallest value is above it.
+    return max(bound if bound is not None else summary.mean, summary.minimum / 2)
