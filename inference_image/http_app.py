@@ -52,7 +52,14 @@ from inference_image.metrics import (
     embedded_refusals,
 )
 from inference_image.model_spec import ModelPackageError
-from inference_image.overload import queue_full_detail, read_head, refusal, request_id
+from inference_image.overload import (
+    Pauses,
+    is_plain,
+    queue_full_detail,
+    read_head,
+    refusal,
+    request_id,
+)
 from inference_image.predictor import (
     Answer,
     EngineError,
@@ -225,6 +232,10 @@ class Application:
         """
         return self._service.turn_away(data, headers)
 
+    def is_full(self) -> bool:
+        """Whether a request that comes now would be turned away."""
+        return self._service.is_full()
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._service.routes.get((scope["method"], scope["path"]))
         try:
@@ -343,7 +354,10 @@ class _Service:
         self._ready = _Readiness()
         self.pending = 0
         self.bytes_held = 0
+        # Let in during this turn of the event loop; not yet pending.
+        self._arriving = 0
         self._turned_away = 0
+        self._pauses = Pauses()
         self._tidying: asyncio.TimerHandle | None = None
         self._typical_s = 0.05
         # Base64 needs 4 bytes for 3, and JSON some around it.
@@ -374,6 +388,7 @@ class _Service:
         predictor = self._load()
         loaded = time.perf_counter()
         predictor.warm_up()
+        predictor.before_engine = self._pauses.enter_engine
         warm = time.perf_counter()
         phases = {
             "model_load_ms": round((loaded - started) * 1000, 1),
@@ -553,10 +568,14 @@ class _Service:
             boundary=boundary_of(content_type),
             most=self._settings.max_images,
         )
-        if len(photographs) == 1:
-            answers: Answers = [_predict(predictor, photographs[0], options)]
-        else:
-            answers = self._several(predictor, photographs, options, deadline_s, work)
+        self._pauses.predicting = True
+        try:
+            if len(photographs) == 1:
+                answers: Answers = [_predict(predictor, photographs[0], options)]
+            else:
+                answers = self._several(predictor, photographs, options, deadline_s, work)
+        finally:
+            self._pauses.predicting = False
         # Follows the load slowly; only the waiting time that a 429 names depends on it.
         self._typical_s += 0.1 * (time.perf_counter() - begun - self._typical_s)
         return answers
@@ -689,11 +708,31 @@ class _Service:
     def _retry_after_s(self) -> float:
         return max(0.1, self.pending * self._typical_s)
 
+    def is_full(self) -> bool:
+        """See `Application.is_full`."""
+        waiting = self.pending + self._arriving
+        return waiting > self._settings.queue_limit and self._ready.predictor is not None
+
+    def _note_arrival(self, data: bytes) -> None:
+        """Count a request that will take its place in the event loop's next turn.
+
+        Of many that come in one turn, no more than there is room for are to be parsed.
+        """
+        if is_plain(data):
+            if not self._arriving:
+                # Before the tasks of these requests, which are about to be made.
+                asyncio.get_running_loop().call_soon(self._forget_arrivals)
+            self._arriving += 1
+
+    def _forget_arrivals(self) -> None:
+        self._arriving = 0
+
     def turn_away(
         self, data: bytes, headers: Iterable[tuple[bytes, bytes]]
     ) -> tuple[bytes, int, bool] | None:
         """See `Application.turn_away`."""
-        if self.pending <= self._settings.queue_limit or self._ready.predictor is None:
+        if not self.is_full():
+            self._note_arrival(data)
             return None
         head = read_head(data, most_bytes=self._body_limit)
         if head is None:
@@ -708,6 +747,7 @@ class _Service:
         if not self._turned_away:
             asyncio.get_running_loop().call_later(_SUMMED_FOR_S, self.note_turned_away)
         self._turned_away += 1
+        self._pauses.refused()
         return answer, head.body_left, head.closes
 
     def tidy_when_idle(self) -> None:

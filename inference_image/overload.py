@@ -9,26 +9,28 @@ as this. Only plain requests are read here, as every client sends them; anything
 the ordinary way and is refused there. The answer is the same.
 """
 
+import asyncio
 import json
 import math
 import os
 import re
-import uuid
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from inference_image.contract import INVOCATIONS_PATH, MEDIA_PROBLEM, PROBLEM_TITLES
 
+# A burst of refusals comes at least this often, however long the engine takes.
+_LONGEST_PAUSE_S: Final = 0.02
+
 _START: Final = f"POST {INVOCATIONS_PATH} HTTP/1.1\r\n".encode("ascii")
 _END: Final = b"\r\n\r\n"
 _LONGEST_HEAD: Final = 8192
-_FIELD: Final = re.compile(
-    rb"\r\n(content-length|transfer-encoding|expect|upgrade|connection|x-request-id):"
-    rb"[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)",
-    re.IGNORECASE,
-)
+_LENGTH, _CONNECTION, _ID = b"content-length", b"connection", b"x-request-id"
 _UNUSUAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+_FIELDS: Final = frozenset({_LENGTH, _CONNECTION, _ID, *_UNUSUAL})
 # A UUID, or 16 to 32 random bytes as hexadecimal text. Anything shorter may be a number that
 # stands for a person, and the id is logged.
 _REQUEST_ID: Final = re.compile(
@@ -36,7 +38,40 @@ _REQUEST_ID: Final = re.compile(
 )
 _ID_BYTES: Final = 16
 _IDS_AT_ONCE: Final = 256
+_VARIANTS: Final = "89ab"
+_STATUS: Final = b"HTTP/1.1 429 Too Many Requests\r\n"
 _RANDOM: Final[list[bytes]] = []
+
+
+class Pauses:
+    """When to answer the requests that find the queue full: many at a time.
+
+    Python code runs in one thread at a time, and whoever calls the kernel hands the interpreter
+    over. An event loop that refuses one request at a time takes it from the prediction's thread
+    again and again, between two short steps of the preparation. So after some refusals the loop
+    stands still until the prediction enters the engine, which does not need the interpreter.
+    What has arrived by then is answered in one go.
+    """
+
+    def __init__(self) -> None:
+        self.predicting = False
+        self._engine_entered = threading.Event()
+        self._due = False
+
+    def enter_engine(self) -> None:
+        """The prediction's thread is about to leave the interpreter to others."""
+        self._engine_entered.set()
+
+    def refused(self) -> None:
+        """A request was refused: pause after those that arrived together with it."""
+        if self.predicting and not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._pause)
+
+    def _pause(self) -> None:
+        self._due = False
+        self._engine_entered.clear()
+        self._engine_entered.wait(_LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +85,7 @@ class Head:
 
 def request_id(given: str) -> str:
     """The caller's id where it is one that stands for nothing else, else a new one."""
-    return given if _REQUEST_ID.fullmatch(given) else _new_id()
+    return given if given and _REQUEST_ID.fullmatch(given) else _new_id()
 
 
 def _new_id() -> str:
@@ -58,7 +93,14 @@ def _new_id() -> str:
         # Asked for one by one, each would cost a call of the kernel, and with it the interpreter.
         block = os.urandom(_ID_BYTES * _IDS_AT_ONCE)
         _RANDOM.extend(block[at : at + _ID_BYTES] for at in range(0, len(block), _ID_BYTES))
-    return uuid.UUID(bytes=_RANDOM.pop(), version=4).hex
+    text = _RANDOM.pop().hex()
+    # Version and variant of RFC 9562, as `uuid.uuid4` sets them.
+    return f"{text[:12]}4{text[13:16]}{_VARIANTS[int(text[16], 16) % 4]}{text[17:]}"
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether a plain `POST /invocations` begins here."""
+    return data.startswith(_START)
 
 
 def read_head(data: bytes, *, most_bytes: int) -> Head | None:
@@ -68,18 +110,23 @@ def read_head(data: bytes, *, most_bytes: int) -> Head | None:
         data: the first bytes that a connection has sent since the last answer.
         most_bytes: a body may have; a longer one is refused for its size instead.
     """
-    if not data.startswith(_START):
+    if not is_plain(data):
         return None
     end = data.find(_END, 0, _LONGEST_HEAD)
     if end < 0:
         return None
     fields: dict[bytes, bytes] = {}
-    for match in _FIELD.finditer(data, len(_START) - 2, end + 2):
-        name = match[1].lower()
-        if name in _UNUSUAL or name in fields:
+    for line in data[len(_START) : end].split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        name = name.lower()
+        if name in _FIELDS:
+            if name in _UNUSUAL or name in fields:
+                return None
+            fields[name] = value.strip(b" \t")
+        if b"\n" in line or b"\r" in line:
+            # Where such a line ends, programs do not agree.
             return None
-        fields[name] = match[2]
-    length = fields.get(b"content-length", b"")
+    length = fields.get(_LENGTH, b"")
     if not length.isdigit() or len(length) > 18 or int(length) > most_bytes:
         return None
     left = int(length) - (len(data) - end - len(_END))
@@ -88,8 +135,8 @@ def read_head(data: bytes, *, most_bytes: int) -> Head | None:
         return None
     return Head(
         body_left=left,
-        closes=fields.get(b"connection", b"").lower() == b"close",
-        request_id=request_id(fields.get(b"x-request-id", b"").decode("latin-1")),
+        closes=fields.get(_CONNECTION, b"").lower() == b"close",
+        request_id=request_id(fields.get(_ID, b"").decode("latin-1")),
     )
 
 
@@ -109,23 +156,26 @@ def refusal(
         waiting: how many requests wait.
         headers: what the server adds to each answer.
     """
+    added = b"".join([name + b": " + value + b"\r\n" for name, value in headers])
+    before, after = _parts(round(retry_after_s, 2), waiting, head.closes)
+    return b"".join((_STATUS, added, before, head.request_id.encode("ascii"), after))
+
+
+@lru_cache(maxsize=64)
+def _parts(retry_after_s: float, waiting: int, closes: bool) -> tuple[bytes, bytes]:
+    """What stands before and after the request's id; the same for many refusals in a row."""
     body = json.dumps(
         {
             "type": "about:blank",
             "title": PROBLEM_TITLES[429],
             "status": 429,
             "detail": queue_full_detail(waiting),
-            "retry_after_s": round(retry_after_s, 2),
+            "retry_after_s": retry_after_s,
         }
     )
-    added = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-    closing = "connection: close\r\n" if head.closes else ""
-    return (
-        b"HTTP/1.1 429 Too Many Requests\r\n"
-        + added
-        + (
-            f"content-type: {MEDIA_PROBLEM}\r\ncontent-length: {len(body)}\r\n"
-            f"retry-after: {max(1, math.ceil(retry_after_s))}\r\n"
-            f"x-request-id: {head.request_id}\r\n{closing}\r\n{body}"
-        ).encode("ascii")
+    before = (
+        f"content-type: {MEDIA_PROBLEM}\r\ncontent-length: {len(body)}\r\n"
+        f"retry-after: {max(1, math.ceil(retry_after_s))}\r\nx-request-id: "
     )
+    closing = "connection: close\r\n" if closes else ""
+    return before.encode("ascii"), f"\r\n{closing}\r\n{body}".encode("ascii")

@@ -15,6 +15,7 @@ import base64
 import io
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -178,6 +179,8 @@ class Predictor:
         except ModelPackageError as error:
             raise OperatingPointError(str(error)) from None
         self._preparation = Preparation.from_spec(spec)
+        # Called before each run of the engine, which leaves the interpreter to other threads.
+        self.before_engine: Callable[[], None] = lambda: None
 
     @classmethod
     def load(
@@ -344,6 +347,7 @@ class Predictor:
         )
 
     def _run(self, prepared: Prepared, *, with_features: bool) -> Outputs:
+        self.before_engine()
         try:
             return self._runtime.predict(prepared.pixels, with_features=with_features)
         except ModelPackageError as error:

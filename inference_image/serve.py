@@ -14,6 +14,7 @@ failure is one sentence on standard error.
 import contextlib
 import errno
 import json
+import math
 import mmap
 import os
 import select
@@ -67,6 +68,8 @@ _TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
 _HEADER_WITHIN_S: Final = 30.0
 _MOST_HEADER_BYTES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
+# A worker whose queue is full accepts so many connections in one turn of its event loop.
+_REFUSED_AT_ONCE: Final = 64
 # What a worker imports before it loads its model.
 _SERVICE_MODULES: Final = (
     "uvicorn",
@@ -142,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work(
         slot: int,
-        sockets: socket.socket = listener,
+        sockets: _Listener = listener,
         heartbeat: Callable[[], None] | None = None,
     ) -> int:
         return _run_worker(
@@ -191,7 +194,7 @@ def _run_full_layout(
     listener: socket.socket,
     log: JsonLog,
     board: "Board",
-    work: Callable[[int, socket.socket, Callable[[], None]], int],
+    work: "Callable[[int, _Listener, Callable[[], None]], int]",
     planned: Callable[[], int],
     supervisor: "_Supervisor",
 ) -> int:
@@ -291,11 +294,27 @@ class _Listener(socket.socket):
     shorten it to that number, and callers who connect meanwhile would be dropped.
     """
 
+    # How many connections may be accepted in one turn of the event loop; all, where it is None.
+    at_once: Callable[[], int] | None = None
+    _accepted = 0
+
     def listen(self, _backlog: int = _BACKLOG, /) -> None:
         super().listen(_BACKLOG)
 
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection; `BlockingIOError` where none waits, or enough were accepted."""
+        try:
+            if self.at_once is not None and self._accepted >= self.at_once():
+                raise BlockingIOError
+            accepted = super().accept()
+        except OSError:
+            self._accepted = 0
+            raise
+        self._accepted += 1
+        return accepted
 
-def _listen(settings: Settings) -> socket.socket:
+
+def _listen(settings: Settings) -> _Listener:
     family = socket.AF_INET6 if ":" in settings.bind_host else socket.AF_INET
     # The protocol is named because asyncio turns off Nagle's algorithm only where it is; with
     # it on, an answer's body waits 40 ms for the acknowledgement of its header.
@@ -312,7 +331,7 @@ def _listen(settings: Settings) -> socket.socket:
 
 def _run_worker(
     settings: Settings,
-    listener: socket.socket,
+    listener: _Listener,
     log: JsonLog,
     start_id: str,
     started_s: float,
@@ -358,6 +377,10 @@ def _run_worker(
         metrics=metrics,
         slot=slot,
     )
+    if settings.workers > 1:
+        # The first of several workers to wake would take all who wait, and leave none to the
+        # others. Once its queue is full it takes them to refuse them, and many at once cost less.
+        listener.at_once = lambda: _REFUSED_AT_ONCE if app.is_full() else 1
     _log_server(log)
     config = uvicorn.Config(
         app,
@@ -371,9 +394,7 @@ def _run_worker(
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_DRAIN_S,
-        # asyncio accepts up to `backlog` connections at once; with several workers on one
-        # socket the first to wake would take them all.
-        backlog=1 if settings.workers > 1 else _BACKLOG,
+        backlog=_BACKLOG,
     )
     server = _server_class(heartbeat)(config)
     server.run(sockets=[listener])
@@ -489,6 +510,7 @@ def _protocol_class() -> "type[HttpToolsProtocol]":
         # Of a request that was turned away: bytes still to come, and what to do then.
         _skipped_left = 0
         _closes = False
+        _refused_s = -math.inf
         _header_bytes = 0
         # A message has begun to arrive; and its header is complete.
         _begun = False
@@ -566,16 +588,28 @@ def _protocol_class() -> "type[HttpToolsProtocol]":
                 return False
             answer, self._skipped_left, self._closes = refused
             self._stop_waiting()
-            self.transport.write(answer)
+            self.transport.write_now(answer)  # type: ignore[attr-defined]
             if self._closes and not self._skipped_left:
                 self.transport.close()
             else:
                 # Also the time within which the rest of the body must come.
-                self._unset_keepalive_if_required()
-                self.timeout_keep_alive_task = self.loop.call_later(
-                    self.timeout_keep_alive, self.timeout_keep_alive_handler
-                )
+                self._refused_s = self.loop.time()
+                if self.timeout_keep_alive_task is None:
+                    self._keep_alive(self.timeout_keep_alive)
             return True
+
+        def _keep_alive(self, seconds: float) -> None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                seconds, self.timeout_keep_alive_handler
+            )
+
+        def timeout_keep_alive_handler(self) -> None:
+            # One timer for many refusals: to set it anew for each would cost as much as to refuse.
+            left_s = self._refused_s + self.timeout_keep_alive - self.loop.time()
+            if left_s > 0:
+                self._keep_alive(left_s)
+            else:
+                super().timeout_keep_alive_handler()
 
         def _expect_header(self) -> None:
             self._header_bytes = 0
@@ -611,6 +645,11 @@ class _OneWrite:
         if not self._waiting:
             self._loop.call_soon(self._flush)
         self._waiting.append(data)
+
+    def write_now(self, data: bytes) -> None:
+        """Send what waits, and this."""
+        self._flush()
+        self._transport.write(data)
 
     def close(self) -> None:
         """Close when everything has been sent."""

@@ -172,6 +172,27 @@ def test_a_full_queue_is_429_with_the_time_to_wait_and_recovers() -> None:
     assert statuses.count(200) == 4
 
 
+def test_of_many_that_come_in_one_turn_only_those_with_a_place_are_parsed() -> None:
+    plain = b"POST /invocations HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+    settings = Settings.from_environment({"DR_QUEUE_LIMIT": "2"}, cpus=1)
+    app = create_app(
+        settings, log=JsonLog(level="info", stream=io.StringIO()), load=loader(Engine())
+    )
+    app._service.prepare()
+
+    async def turn() -> list[bool]:
+        found = [app.turn_away(data, []) is None for data in (b"GET /ping", *[plain] * 5)]
+        await asyncio.sleep(0)
+        return found
+
+    async def turns() -> None:
+        for _ in range(2):
+            assert await turn() == [True, True, True, True, False, False]
+
+    asyncio.run(turns())
+    app._service.executor.shutdown()
+
+
 def test_what_takes_too_long_is_504_and_the_next_request_is_served() -> None:
     gate = threading.Event()
     engine = Engine(gate=gate)

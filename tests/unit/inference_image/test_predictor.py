@@ -126,6 +126,16 @@ def test_an_ungradable_photograph_does_not_reach_the_engine() -> None:
     assert answer.referable.positive is answer.referable.probability is None
 
 
+def test_before_each_run_of_the_engine_others_are_told_that_it_begins() -> None:
+    asked = predictor(1.0, 2.0, 0.0, -1.0, 3.0)
+    told: list[int] = []
+    asked.before_engine = lambda: told.append(asked._runtime.calls)  # type: ignore[attr-defined]
+    asked.predict(drawn_jpeg())
+    asked.predict(drawn_jpeg())
+    asked.predict(encoded(Image.new("RGB", (300, 300)), "PNG"))  # never reaches it
+    assert told == [0, 1]
+
+
 def test_the_engine_agrees_with_the_head_it_explains(tiny: Predictor) -> None:
     engine = LiteRTRuntime(
         TINY_MODEL / "model.tflite",

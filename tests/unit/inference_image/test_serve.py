@@ -4,8 +4,9 @@ import io
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,31 @@ def test_accepted_connections_name_their_protocol_so_that_asyncio_disables_nagle
         address = listener.getsockname()
         with closing(socket.create_connection(address)), closing(listener.accept()[0]) as accepted:
             assert accepted.proto == socket.IPPROTO_TCP
+
+
+def test_of_several_workers_each_takes_one_caller_at_a_time_until_it_is_full() -> None:
+    with closing(serve._listen(settings())) as listener:
+        listener.setblocking(False)
+        full = False
+        listener.at_once = lambda: 3 if full else 1
+
+        def taken_in_one_turn() -> int:
+            taken = 0
+            with suppress(BlockingIOError):
+                for _ in range(10):
+                    listener.accept()[0].close()
+                    taken += 1
+            return taken
+
+        callers = [socket.create_connection(listener.getsockname()) for _ in range(8)]
+        assert [taken_in_one_turn() for _ in range(2)] == [1, 1]
+        full = True
+        assert [taken_in_one_turn() for _ in range(3)] == [3, 3, 0]
+        callers += [socket.create_connection(listener.getsockname()) for _ in range(4)]
+        listener.at_once = None
+        assert taken_in_one_turn() == 4
+        for caller in callers:
+            caller.close()
 
 
 def test_workers_count_together_and_share_readiness() -> None:
@@ -328,3 +354,56 @@ def test_header_and_body_of_an_answer_are_one_write() -> None:
         return plain.calls
 
     assert asyncio.run(answer()) == [b"head body", b"next", "closed"]
+
+
+class _Clock:
+    """An event loop's time and timers, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Any:
+        timer = (self.now_s + seconds, call)
+        self.timers.append(timer)
+        return SimpleNamespace(cancel=lambda: self.timers.remove(timer))
+
+    def run_until(self, now_s: float) -> None:
+        self.now_s = now_s
+        for timer in [timer for timer in self.timers if timer[0] <= now_s]:
+            self.timers.remove(timer)
+            timer[1]()
+
+
+def test_a_refused_connection_closes_when_it_was_idle_since_its_last_refusal() -> None:
+    import uvicorn
+    from uvicorn.server import ServerState
+
+    refusal = b"HTTP/1.1 429 Full\r\ncontent-length: 0\r\n\r\n"
+    app = _App(full=True)
+    app.turn_away = lambda _data, _headers: (refusal, 0, False)  # type: ignore[method-assign]
+    config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_keep_alive=75)
+    config.load()
+    clock = _Clock()
+    calls: list[bytes | str] = []
+    transport = SimpleNamespace(
+        write=calls.append,
+        close=lambda: calls.append("closed"),
+        is_closing=lambda: False,
+        get_extra_info=lambda _name: None,
+    )
+    connection = serve._protocol_class()(config, ServerState(), {}, clock)  # type: ignore[arg-type]
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    for at_s in range(0, 200, 10):
+        clock.run_until(at_s)
+        connection.data_received(b"POST")
+    # One timer serves them all; the last refusal was at 190 s.
+    assert calls == [refusal] * 20
+    assert len(clock.timers) == 1
+    clock.run_until(264)
+    assert calls[-1] == refusal
+    clock.run_until(266)
+    assert calls[-1] == "closed"
