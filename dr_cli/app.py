@@ -511,6 +511,94 @@ def bench_load(
     )
 
 
+@bench_app.command("sweep")
+def bench_sweep(
+    rows: Annotated[list[str], typer.Argument(help="Rows of the matrix, as `cdk list` has them.")],
+    on: Annotated[
+        str, typer.Option("--on", help="Where to deploy: local (a local AWS of its own) or aws.")
+    ],
+    runtime: Annotated[
+        list[str] | None,
+        typer.Option(help="Container flavour, litert or tensorflow; may be repeated."),
+    ] = None,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="MODEL:LABEL=FOLDER, a package that replaces the row's own (another "
+            "quantisation or input size); may be repeated."
+        ),
+    ] = None,
+    tensorflow_python: Annotated[
+        Path | None,
+        typer.Option(help="An interpreter with TensorFlow, for --runtime tensorflow here."),
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Warm requests of each row.")] = 25,
+    interval_s: Annotated[float, typer.Option(min=0, help="Seconds between their starts.")] = 5.0,
+    cold_requests: Annotated[int, typer.Option(min=0, help="Fresh containers of each row.")] = 10,
+    cold_gap_s: Annotated[
+        float, typer.Option(min=0, help="Seconds of silence before each of them.")
+    ] = 900.0,
+    cold_attempts: Annotated[int, typer.Option(min=1, help="Gaps for each of them.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of the order, and of the drawn photograph.")] = 7,
+    photograph: Annotated[
+        Path | None, typer.Option(help="What is sent; a drawn one when left out.")
+    ] = None,
+    max_side_px: Annotated[
+        int | None, typer.Option(help="Make the photograph smaller before it is sent.")
+    ] = None,
+    region: Annotated[str, typer.Option(help="AWS region, and whose prices.")] = "us-east-1",
+    ttl_minutes: Annotated[
+        float, typer.Option(min=0.1, help="How long a row may stand, whatever happens.")
+    ] = 120.0,
+    spending_limit_usd: Annotated[
+        float | None,
+        typer.Option(min=0, help="Nothing is deployed that could exceed it (needed on AWS)."),
+    ] = None,
+    context: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE for the CDK app; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the sweep; the same one continues it.")] = (
+        Path("out/sweep")
+    ),
+) -> None:
+    """Deploy, measure and remove rows one after the other; asked again, it goes on."""
+    from dr_cli.sweep import Asked, known_runtime
+    from dr_cli.sweep import bench_sweep as run
+
+    run(
+        Asked(
+            rows=tuple(dict.fromkeys(rows)),
+            place=on,
+            out=out,
+            runtimes=tuple(dict.fromkeys(known_runtime(name) for name in runtime or ["litert"])),
+            packages=tuple(package or ()),
+            tensorflow_python=tensorflow_python,
+            requests=requests,
+            interval_s=interval_s,
+            cold_requests=cold_requests,
+            cold_gap_s=cold_gap_s,
+            cold_attempts=cold_attempts,
+            seed=seed,
+            photograph=photograph,
+            max_side_px=max_side_px,
+            region=region,
+            ttl_minutes=ttl_minutes,
+            spending_limit_usd=spending_limit_usd,
+            context=tuple(context or ()),
+        )
+    )
+
+
+@bench_app.command("sweep-watch")
+def bench_sweep_watch(
+    folder: Annotated[Path, typer.Argument(help="Folder of the sweep.")],
+) -> None:
+    """Remove what a sweep left deployed; each sweep starts this beside itself."""
+    from dr_cli.sweep import watch_sweep
+
+    watch_sweep(folder)
+
+
 RunsArgument = Annotated[
     list[Path], typer.Argument(help="Folders that `dr bench` has written, or their requests.jsonl.")
 ]

@@ -20,6 +20,8 @@ _SPEAKING: Final = frozenset(
         "dr_experiments.pricing.PriceTableError",
         "dr_experiments.pricing.UnknownPriceError",
         "dr_experiments.study.StudyError",
+        "dr_experiments.sweep.journal.JournalError",
+        "dr_experiments.sweep.runner.SweepError",
         "dr_local.errors.LocalAwsError",
         "dr_local.publish.UploadError",
         "dr_training.data.faults.DataError",

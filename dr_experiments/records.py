@@ -18,7 +18,8 @@ from dr_experiments.scenarios import ScenarioResult
 from dr_experiments.transport import PHASES
 
 # 2: the steps of the connection, retries, schedules, Lambda and the phases of a cold start.
-SCHEMA_VERSION: Final = 2
+# 3: container flavour and digest of the image.
+SCHEMA_VERSION: Final = 3
 # Seconds, in this order, as the study's own files have them (an index column comes first).
 STUDY_COLUMNS: Final = ("requestLatency", "predictionLatency", "fullLatency")
 
@@ -91,6 +92,10 @@ class RequestRecord:
     max_memory_mib: float | None = None
     phases: dict[str, float] | None = None
     phases_estimated: list[str] | None = None
+    # Of schema 3. The digest is null where no image is run (local process, local AWS) and where
+    # the registry was not asked or did not know.
+    runtime: str | None = None
+    image_digest: str | None = None
 
 
 def records_of(
@@ -168,6 +173,7 @@ def _record(
     split = split_cold_start(measurement, ready=ready.get(measurement.start_id or ""))
     phases = dict(split.phases_s) if split else None
     estimated = list(split.estimated) if split else None
+    steps: dict[str, Any] = {name: measurement.phases_ms.get(name) for name in PHASES}
     return RequestRecord(
         schema=SCHEMA_VERSION,
         run_id=context.run_id,
@@ -180,6 +186,7 @@ def _record(
         instance_type=target.instance_type,
         region=target.region,
         image=target.image,
+        image_digest=digest_in(target.image),
         model_id=model.get("id"),
         model_sha256=model.get("sha256"),
         index=index,
@@ -207,7 +214,7 @@ def _record(
         retries=measurement.retries,
         throttles=measurement.throttles,
         waited_s=measurement.waited_s,
-        **{name: measurement.phases_ms.get(name) for name in PHASES},
+        **steps,
         init_duration_ms=measurement.platform_ms.get("init_duration_ms"),
         duration_ms=measurement.platform_ms.get("duration_ms"),
         billed_duration_ms=measurement.platform_ms.get("billed_duration_ms"),
@@ -215,6 +222,12 @@ def _record(
         phases=phases,
         phases_estimated=estimated,
     )
+
+
+def digest_in(image: str | None) -> str | None:
+    """`sha256:…` of an image reference that has it; None for a tag."""
+    _, at, digest = (image or "").partition("@")
+    return digest if at and digest.startswith("sha256:") else None
 
 
 def _cell(value: Any) -> Any:

@@ -33,6 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--alpha", type=float, default=1.0, help="width of a MobileNet")
     parser.add_argument("--input-size-px", type=int, default=224)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument(
+        "--saved-model",
+        action="store_true",
+        help="hold a float32 SavedModel for the TensorFlow image, not a quantised .tflite",
+    )
     options = parser.parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
@@ -54,12 +59,20 @@ def main(arguments: list[str] | None = None) -> int:
         alpha=options.alpha,
         input_size_px=options.input_size_px,
         seed=options.seed,
+        saved_model=options.saved_model,
     )
     return 0
 
 
 def write_random_package(
-    *, network_name: str, out: Path, model_id: str, alpha: float, input_size_px: int, seed: int
+    *,
+    network_name: str,
+    out: Path,
+    model_id: str,
+    alpha: float,
+    input_size_px: int,
+    seed: int,
+    saved_model: bool = False,
 ) -> None:
     """Build, quantise and write; reports on standard output."""
     import keras
@@ -76,10 +89,13 @@ def write_random_package(
     calibration = np.stack(
         [preparation(draw_fundus(index, index % 5, 480).image).pixels for index in range(10)]
     )
-    model, _ = convert(network, size_px=input_size_px, calibration=calibration)
+    model = b""
+    if not saved_model:
+        model, _ = convert(network, size_px=input_size_px, calibration=calibration)
     parameters = int(network.count_params())
     size = f" --alpha {alpha:g}" if alpha != 1 else ""
     size += f" --input-size-px {input_size_px}" if input_size_px != Recipe().input_size_px else ""
+    size += " --saved-model" if saved_model else ""
     command = (
         f"python -m dr_training.random_package --network {network_name}{size} "
         f"--out model_artifacts/{model_id}"
@@ -116,7 +132,12 @@ def write_random_package(
         ),
         out,
     )
-    print(f"wrote {out} ({spec.sha256[:12]}, {len(model):,} bytes)", flush=True)
+    if saved_model:
+        from dr_training.saved_package import replace_by_saved_model
+
+        spec = replace_by_saved_model(out, network)
+    size_bytes = sum(file.size_bytes for file in spec.files)
+    print(f"wrote {out} ({spec.sha256[:12]}, {size_bytes:,} bytes)", flush=True)
 
 
 def _fill_at_random(network: "object", seed: int) -> None:

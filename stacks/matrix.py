@@ -21,7 +21,12 @@ from constructs_lib.rules import (
     serverless_faults,
 )
 from constructs_lib.stage_names import STACK_PREFIX, staged
-from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
+from inference_image.contract import (
+    RUNTIME_LITERT,
+    RUNTIMES,
+    SERVING_MODE_REALTIME,
+    SERVING_MODE_SERVERLESS,
+)
 
 
 class Arch(StrEnum):
@@ -38,9 +43,6 @@ class Mode(StrEnum):
     REALTIME = SERVING_MODE_REALTIME
     LAMBDA = "lambda"
 
-
-RUNTIME_LITERT: Final = "litert"
-RUNTIMES: Final = (RUNTIME_LITERT,)
 
 # Model of a row -> the package folder in model_artifacts/ that it serves.
 MODEL_PACKAGES: Final = {"mobilenet": "mobilenet-demo", "vgg19": "vgg19-demo"}

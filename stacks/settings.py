@@ -13,7 +13,7 @@ from constructs_lib.cost_budget import COST_TAG
 from constructs_lib.inference_image_repo import IMAGE_BUILD, IMAGE_SOURCES, ImageSource
 from constructs_lib.model_artifact_bucket import PUBLISH, PUBLISH_DEPLOYMENT, Publish
 from constructs_lib.stack_janitor import MAX_TIME_TO_LIVE_HOURS, time_to_live_tags
-from stacks.matrix import staged
+from stacks.matrix import RUNTIMES, staged
 
 MODEL_ROOT: Final = Path(__file__).resolve().parent.parent / "model_artifacts"
 
@@ -41,6 +41,9 @@ class Settings:
         ttl_hours: hours after its last deployment at which a stack is deleted by the janitor.
         budget_usd: US dollars a month of the stage, above which `budget_email` is told.
         budget_email: who is told.
+        runtime: container flavour of every row, `litert` or `tensorflow`; the packages must hold
+            what it runs.
+        model_root: folder that holds the packages.
         own_repository: copy the images into a repository of the shared stack, scanned and with
             tags that never move.
         account, region: where to; from CDK_DEFAULT_ACCOUNT and CDK_DEFAULT_REGION, which the
@@ -58,6 +61,8 @@ class Settings:
     ttl_hours: int | None = None
     budget_usd: float | None = None
     budget_email: str | None = None
+    runtime: str | None = None
+    model_root: Path = MODEL_ROOT
     own_repository: bool = False
     account: str | None = None
     region: str | None = None
@@ -91,6 +96,8 @@ class Settings:
             retain=_flag(app, "retain"),
             ttl_hours=_ttl_hours(app),
             **_budget(app),
+            runtime=_one_of(app, "runtime", RUNTIMES, None),
+            model_root=_model_root(app),
             own_repository=_flag(app, "own-repository"),
             account=environ.get("CDK_DEFAULT_ACCOUNT") or None,
             region=environ.get("CDK_DEFAULT_REGION") or None,
@@ -160,6 +167,16 @@ def _budget(app: cdk.App) -> dict[str, Any]:
     if not 0 < amount < float("inf"):
         raise ValueError(f"context budget-usd must be US dollars above 0; got {usd!r}")
     return {"budget_usd": amount, "budget_email": email}
+
+
+def _model_root(app: cdk.App) -> Path:
+    value = _text(app, "model-root")
+    if value is None:
+        return MODEL_ROOT
+    folder = Path(value).resolve()
+    if not folder.is_dir():
+        raise ValueError(f"context model-root must be a folder of packages; got {value!r}")
+    return folder
 
 
 def _text(app: cdk.App, name: str) -> str | None:

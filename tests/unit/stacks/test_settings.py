@@ -24,6 +24,8 @@ def settings_of(environ: dict[str, str] | None = None, **context: object) -> Set
         ({"model": "mobilenet"}, r"context model is not known \(near it: models\)"),
         ({"docker_outputs": "type=docker"}, "near it: docker-outputs"),
         ({"region": "eu-west-1"}, "context region is not read: account and region are those of"),
+        ({"runtime": "onnx"}, "context runtime must be one of litert, tensorflow; got 'onnx'"),
+        ({"model-root": "nowhere"}, "context model-root must be a folder of packages"),
         ({"docker-outputs": ["type=docker", "out"]}, "must name an exporter, .*; got 'out'"),
     ],
 )
