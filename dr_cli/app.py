@@ -589,6 +589,20 @@ def bench_sweep(
     )
 
 
+@bench_app.command("cloudwatch")
+def bench_cloudwatch(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run, with its requests.jsonl.")],
+    region: Annotated[str | None, typer.Option(help="AWS region of the endpoints.")] = None,
+    wait_s: Annotated[
+        float, typer.Option(min=0, help="How long to wait for metrics that come late.")
+    ] = 600.0,
+) -> None:
+    """What SageMaker itself measured in the minutes of a run, from CloudWatch."""
+    from dr_cli.cloudwatch import bench_cloudwatch as run
+
+    run(folder, region=region, wait_s=wait_s)
+
+
 @bench_app.command("sweep-watch")
 def bench_sweep_watch(
     folder: Annotated[Path, typer.Argument(help="Folder of the sweep.")],

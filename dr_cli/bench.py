@@ -85,7 +85,7 @@ def bench_warm(
             plan, subject.targets, out=out, facts_of=subject.facts_of, console=console
         )
     except KeyboardInterrupt:
-        console.print(f"\n{_kept(out, len(subject.targets))}", soft_wrap=True)
+        console.print(f"\n{_kept(out, len(subject.targets), requests)}", soft_wrap=True)
         raise
     console.print(results_table(results.rows, requests_per_hour=requests_per_hour, busy=busy))
     console.print(f"\nCSV   {results.csv}\npage  {results.report}", soft_wrap=True)
@@ -129,15 +129,19 @@ def run_with_progress(
         return run_warm(plan, targets, out=out, facts_of=facts_of, on_progress=update)
 
 
-def _kept(out: Path, targets: int) -> str:
-    """What an interrupted run leaves: the endpoints that it has finished."""
-    done = sorted({record.configuration for record in read_kept(out)})
-    if not done:
+def _kept(out: Path, targets: int, requests: int) -> str:
+    """What an interrupted run leaves: whole series, and the one that was cut off."""
+    counts: dict[str, int] = {}
+    for record in read_kept(out):
+        counts[record.configuration] = counts.get(record.configuration, 0) + record.counted
+    done = sorted(name for name, count in counts.items() if count >= requests)
+    cut = [f"{n} of {requests} of {name}" for name, n in counts.items() if 0 < n < requests]
+    if not done and not cut:
         return "No endpoint was measured to its end; no results were kept."
-    return (
-        f"{len(done)} of {targets} measured to the end ({', '.join(done)}): {out / CSV_FILE} "
-        "holds them. No page was written."
-    )
+    ends = f"{len(done)} of {targets} measured to the end"
+    names = f" ({', '.join(done)})" if done else ""
+    part = f", and {', '.join(cut)}" if cut else ""
+    return f"{ends}{names}{part}: {out / CSV_FILE} has the requests. No page was written."
 
 
 def _url(url: str, *, region: str | None) -> _Subject:

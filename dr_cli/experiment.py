@@ -23,7 +23,7 @@ from dr_experiments.records import (
     write_study_csv,
 )
 from dr_experiments.report import Report, write_report
-from dr_experiments.scenarios import warm
+from dr_experiments.scenarios import InterruptedScenario, warm
 from dr_experiments.targets import Payload, Target
 
 RECORDS_FILE: Final = "requests.jsonl"
@@ -79,7 +79,7 @@ def clear_results(out: Path) -> None:
 
 
 def read_kept(out: Path) -> list[RequestRecord]:
-    """Records in `out` of the targets that a run has measured to their end."""
+    """Records in `out` of what a run has measured so far."""
     path = out / RECORDS_FILE
     return read_jsonl(path) if path.is_file() else []
 
@@ -107,13 +107,21 @@ def run_warm(
     study_folder.mkdir(parents=True, exist_ok=True)
     for target in targets:
         name = target.describe().name
-        result = warm(
-            Client(target),
-            plan.payload,
-            requests=plan.requests,
-            interval_s=plan.interval_s,
-            on_request=_tell(on_progress, name),
-        )
+        try:
+            result = warm(
+                Client(target),
+                plan.payload,
+                requests=plan.requests,
+                interval_s=plan.interval_s,
+                on_request=_tell(on_progress, name),
+            )
+        except InterruptedScenario as interrupted:
+            # Raw records are kept; a page and tables are made of whole series only.
+            if interrupted.result.measurements:
+                records += records_of(interrupted.result, context=context)
+                write_jsonl(out / RECORDS_FILE, records)
+                write_csv(out / CSV_FILE, records)
+            raise
         of_target = records_of(result, context=context)
         records += of_target
         # Written after each target: an interrupted run keeps what it has measured.

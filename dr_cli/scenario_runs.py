@@ -1,7 +1,8 @@
 """`dr bench cold`, `realtime` and `load`: one target, one scenario, records and a table."""
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.table import Table
 from dr_cli.amounts import seconds
 from dr_cli.bench import DRAWN_GRADE
 from dr_cli.console import make_console
+from dr_cli.container_logs import ready_lines_of
 from dr_cli.errors import CommandError
 from dr_cli.experiment import CSV_FILE, RECORDS_FILE, clear_results
 from dr_cli.folders import result_folder
@@ -32,7 +34,7 @@ from dr_experiments.loadgen import (
 from dr_experiments.payloads import shrink
 from dr_experiments.provenance import git_commit, machine_busy, new_run_id
 from dr_experiments.records import RunContext, records_of, write_csv, write_jsonl, write_study_csv
-from dr_experiments.scenarios import ScenarioResult, cold, realtime
+from dr_experiments.scenarios import InterruptedScenario, ScenarioResult, cold, realtime
 from dr_experiments.statistics import Summary, summarise
 from dr_experiments.targets import Payload, Target, TargetError
 
@@ -144,14 +146,15 @@ def bench_load(
     busy, payload = machine_busy(), sending.payload()
     result_folder(sending.out)
     make = _clients(where, retries=sending.retries)
-    if shape == OPEN:
-        arrivals = poisson_arrivals(rate_per_s, duration_s=duration_s, seed=sending.seed)
-        if not arrivals:
-            raise CommandError("nobody arrives in that time; use a longer one or a higher rate")
-        result = open_loop(make, payload, arrivals, max_in_flight=max_in_flight)
-    else:
-        form = SHAPES[shape](users, duration_s, sending.seed)
-        result = closed_loop(make, payload, form, think_s=think_s)
+    with _kept_when_interrupted(sending, busy=busy):
+        if shape == OPEN:
+            arrivals = poisson_arrivals(rate_per_s, duration_s=duration_s, seed=sending.seed)
+            if not arrivals:
+                raise CommandError("nobody arrives in that time; use a longer one or a higher rate")
+            result = open_loop(make, payload, arrivals, max_in_flight=max_in_flight)
+        else:
+            form = SHAPES[shape](users, duration_s, sending.seed)
+            result = closed_loop(make, payload, form, think_s=think_s)
     _finish(result, sending, busy=busy)
 
 
@@ -210,11 +213,29 @@ def _run_one(
     result_folder(sending.out)
     client = _clients(where, retries=sending.retries)()
     try:
-        result = run(client, payload)
+        with _kept_when_interrupted(sending, busy=busy):
+            result = run(client, payload)
     finally:
         client.close()
     _finish(result, sending, busy=busy)
     return result
+
+
+@contextlib.contextmanager
+def _kept_when_interrupted(sending: Sending, *, busy: str | None) -> Iterator[None]:
+    """Ctrl-C ends the command, with the records of what was measured until then."""
+    try:
+        yield
+    except InterruptedScenario as interrupted:
+        measured = len(interrupted.result.measurements)
+        if measured:
+            with contextlib.suppress(CommandError):
+                # Whoever interrupts does not want to wait for logs that come late.
+                _finish(interrupted.result, sending, busy=busy, join_logs=False)
+            print(f"Interrupted after {measured} requests; their records were kept.")
+        else:
+            print("Interrupted before a request was answered; no records were written.")
+        raise
 
 
 def _clients(where: Where, *, retries: int) -> Callable[[], Client]:
@@ -257,11 +278,14 @@ def _finish(
     *,
     busy: str | None,
     loadgen: Mapping[str, Any] | None = None,
+    join_logs: bool = True,
 ) -> None:
     context = RunContext(
         run_id=new_run_id(datetime.now(UTC)), git_commit=git_commit(Path.cwd()), seed=sending.seed
     )
-    records = records_of(result, context=context)
+    wanted = join_logs and result.cold
+    ready = ready_lines_of(result.target, result.cold) if wanted else {}
+    records = records_of(result, context=context, ready=ready)
     out = sending.out
     clear_results(out)
     (out / LOADGEN_FILE).unlink(missing_ok=True)

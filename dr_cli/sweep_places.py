@@ -14,12 +14,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from dr_cli.cdk import CDK, require_checkout, run_logged
+from dr_cli.container_logs import ready_lines_here, ready_lines_on_aws
 from dr_cli.errors import CommandError
 from dr_cli.packages import require_files, spec_of
-from dr_experiments.cold_start import ReadyLine, read_ready_lines
+from dr_experiments.image_digest import resolve_digest
 from dr_experiments.sweep.plan import Entry, Plan
 from dr_experiments.sweep.runner import Deployed, EntryError, SweepError
-from dr_experiments.targets import SageMakerTarget, TargetError, describe_endpoint, sagemaker_client
+from dr_experiments.targets import (
+    SageMakerTarget,
+    Target,
+    TargetError,
+    describe_endpoint,
+    sagemaker_client,
+)
 from dr_local import lifecycle
 from dr_local.clients import ACCESS_KEY, REGION, SECRET_KEY
 from dr_local.errors import LocalAwsError
@@ -150,7 +157,7 @@ class LocalPlace:
         )
         return Deployed(
             target=SageMakerTarget(description, client=runtime_client),
-            ready_lines=lambda: _ready_lines_in(local.logs_dir, name),
+            ready_lines=lambda _measurements: ready_lines_here(local.logs_dir, name),
         )
 
     def remove(self, entry: Entry) -> None:
@@ -318,12 +325,15 @@ class AwsPlace:
             )
 
             function = lambda_client(region=self.region)
-            return Deployed(
-                target=LambdaInvokeTarget(describe_function(name, client=function), client=function)
-            )
-        description = describe_endpoint(name, client=self._client("sagemaker"))
+            description = describe_function(name, client=function)
+            target: Target = LambdaInvokeTarget(description, client=function)
+        else:
+            description = describe_endpoint(name, client=self._client("sagemaker"))
+            target = SageMakerTarget(description, client=sagemaker_client(region=self.region))
         return Deployed(
-            target=SageMakerTarget(description, client=sagemaker_client(region=self.region)),
+            target=target,
+            image_digest=resolve_digest(description.image, client=self._client("ecr")),
+            ready_lines=lambda measurements: ready_lines_on_aws(description, measurements),
         )
 
 
@@ -371,13 +381,6 @@ def _serve_command(runtime: str, python: Path) -> list[str]:
         return serve
     # The image has it in its own environment; a local container has the deployment's alone.
     return ["/usr/bin/env", f"{ENV_RUNTIME}={RUNTIME_TENSORFLOW}", *serve]
-
-
-def _ready_lines_in(logs: Path, endpoint: str) -> dict[str, ReadyLine]:
-    found: dict[str, ReadyLine] = {}
-    for path in sorted(logs.glob(f"container-{endpoint}-*.log")):
-        found |= read_ready_lines(path.read_text("utf-8", "replace").splitlines())
-    return found
 
 
 def _context(values: Mapping[str, str]) -> list[str]:

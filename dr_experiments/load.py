@@ -25,7 +25,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from dr_experiments.client import Client, Measurement
-from dr_experiments.scenarios import ScenarioResult
+from dr_experiments.scenarios import InterruptedScenario, ScenarioResult
 from dr_experiments.targets import Payload
 
 DEFAULT_USERS: Final = 40
@@ -202,12 +202,16 @@ def closed_loop(
             if think_s:
                 stop.wait(think_s)
 
+    scenario = "load-" + type(shape).__name__.lower()
     try:
         _run([threading.Thread(target=live, args=(user,)) for user in range(shape.most)], stop)
+    except KeyboardInterrupt:
+        # Requests that are under way stay out: their answers are not waited for.
+        raise InterruptedScenario(_result(scenario, clients[0], log)) from None
     finally:
         for client in clients:
             client.close()
-    return _result("load-" + type(shape).__name__.lower(), clients[0], log)
+    return _result(scenario, clients[0], log)
 
 
 def poisson_arrivals(rate_per_s: float, *, duration_s: float, seed: int) -> list[float]:
@@ -246,15 +250,21 @@ def open_loop(
     if not arrivals:
         raise ValueError("an open loop needs at least one arrival: a longer time or a higher rate")
     senders = Senders(make_client, payload, most=max_in_flight, on_request=on_request)
+    interrupted = False
     try:
         for moment in arrivals:
             delay = senders.begin + moment - time.perf_counter()
             if delay > 0:
                 time.sleep(delay)
             senders.send(intended_offset_s=moment)
+    except KeyboardInterrupt:
+        interrupted = True
     finally:
         senders.finish()
-    return _result("load-open", senders.any_client, senders.log)
+    result = _result("load-open", senders.any_client, senders.log)
+    if interrupted:
+        raise InterruptedScenario(result)
+    return result
 
 
 class Senders:

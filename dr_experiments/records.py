@@ -16,10 +16,12 @@ from dr_experiments.client import Measurement
 from dr_experiments.cold_start import ReadyLine, split_cold_start
 from dr_experiments.scenarios import ScenarioResult
 from dr_experiments.transport import PHASES
+from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 
 # 2: the steps of the connection, retries, schedules, Lambda and the phases of a cold start.
-# 3: container flavour and digest of the image.
+# 3: name of the endpoint, container flavour and digest of the image.
 SCHEMA_VERSION: Final = 3
+_ENDPOINT_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME)
 # Seconds, in this order, as the study's own files have them (an index column comes first).
 STUDY_COLUMNS: Final = ("requestLatency", "predictionLatency", "fullLatency")
 
@@ -92,8 +94,10 @@ class RequestRecord:
     max_memory_mib: float | None = None
     phases: dict[str, float] | None = None
     phases_estimated: list[str] | None = None
-    # Of schema 3. The digest is null where no image is run (local process, local AWS) and where
-    # the registry was not asked or did not know.
+    # Of schema 3. `endpoint` is SageMaker's name, which the configuration of a sweep is not. The
+    # digest is null where no image is run (a local process, the local AWS), and where the registry
+    # was not asked or did not know it.
+    endpoint: str | None = None
     runtime: str | None = None
     image_digest: str | None = None
 
@@ -186,6 +190,7 @@ def _record(
         instance_type=target.instance_type,
         region=target.region,
         image=target.image,
+        endpoint=target.name if target.mode in _ENDPOINT_MODES else None,
         image_digest=digest_in(target.image),
         model_id=model.get("id"),
         model_sha256=model.get("sha256"),

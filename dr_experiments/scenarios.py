@@ -59,6 +59,14 @@ class ScenarioResult:
         return tuple(m for m in self.measurements if not m.ok)
 
 
+class InterruptedScenario(KeyboardInterrupt):
+    """Ctrl-C in the middle of a scenario; `result` has what was measured until then."""
+
+    def __init__(self, result: ScenarioResult) -> None:
+        super().__init__()
+        self.result = result
+
+
 def warm(
     client: Client,
     payload: Payload,
@@ -77,13 +85,7 @@ def warm(
     """
     _check(requests, interval_s)
     warm_up = client.measure(payload)
-    return ScenarioResult(
-        scenario="warm",
-        target=client.describe(),
-        interval_s=interval_s,
-        warm_up=warm_up,
-        measurements=_paced(client, payload, requests, interval_s, on_request),
-    )
+    return _paced("warm", client, payload, requests, interval_s, on_request, warm_up=warm_up)
 
 
 def realtime(
@@ -100,13 +102,7 @@ def realtime(
     opening the records keep apart. Arguments as in `warm`.
     """
     _check(requests, interval_s)
-    return ScenarioResult(
-        scenario="realtime",
-        target=client.describe(),
-        interval_s=interval_s,
-        warm_up=None,
-        measurements=_paced(client, payload, requests, interval_s, on_request),
-    )
+    return _paced("realtime", client, payload, requests, interval_s, on_request)
 
 
 def cold(
@@ -144,55 +140,78 @@ def cold(
     seen: set[str] = set()
     found = 0
     begin = client.now()
+
+    def result() -> ScenarioResult:
+        return ScenarioResult(
+            scenario="cold",
+            target=client.describe(),
+            interval_s=gap_s,
+            warm_up=None,
+            measurements=tuple(measurements),
+        )
+
     for _ in range(requests):
         for _ in range(attempts):
             if renew:
                 renew()
-            client.wait_until(client.now() + gap_s)
-            offset = client.now() - begin
-            measurement = replace(client.measure(payload), start_offset_s=offset)
-            fresh = bool(measurement.cold) and measurement.start_id not in seen
-            if measurement.start_id:
-                seen.add(measurement.start_id)
-            found += fresh
-            measurements.append(measurement)
-            if on_request:
-                on_request(found, measurement)
+            try:
+                client.wait_until(client.now() + gap_s)
+                offset = client.now() - begin
+                measurement = replace(client.measure(payload), start_offset_s=offset)
+                measurements.append(measurement)
+                fresh = bool(measurement.cold) and measurement.start_id not in seen
+                if measurement.start_id:
+                    seen.add(measurement.start_id)
+                found += fresh
+                if on_request:
+                    on_request(found, measurement)
+            except KeyboardInterrupt:
+                raise InterruptedScenario(result()) from None
             if fresh:
                 break
         else:
             # It would not become colder by asking again: each request keeps it warm.
             break
-    return ScenarioResult(
-        scenario="cold",
-        target=client.describe(),
-        interval_s=gap_s,
-        warm_up=None,
-        measurements=tuple(measurements),
-    )
+    return result()
 
 
 def _paced(
+    scenario: str,
     client: Client,
     payload: Payload,
     requests: int,
     interval_s: float,
     on_request: Callable[[int, Measurement], None] | None,
-) -> tuple[Measurement, ...]:
+    *,
+    warm_up: Measurement | None = None,
+) -> ScenarioResult:
     measurements: list[Measurement] = []
     begin = client.now()
-    for number in range(requests):
-        client.wait_until(begin + number * interval_s)
-        offset = client.now() - begin
-        measurement = replace(
-            client.measure(payload),
-            start_offset_s=offset,
-            intended_offset_s=number * interval_s,
+
+    def result() -> ScenarioResult:
+        return ScenarioResult(
+            scenario=scenario,
+            target=client.describe(),
+            interval_s=interval_s,
+            warm_up=warm_up,
+            measurements=tuple(measurements),
         )
-        measurements.append(measurement)
-        if on_request:
-            on_request(number + 1, measurement)
-    return tuple(measurements)
+
+    for number in range(requests):
+        try:
+            client.wait_until(begin + number * interval_s)
+            offset = client.now() - begin
+            measurement = replace(
+                client.measure(payload),
+                start_offset_s=offset,
+                intended_offset_s=number * interval_s,
+            )
+            measurements.append(measurement)
+            if on_request:
+                on_request(number + 1, measurement)
+        except KeyboardInterrupt:
+            raise InterruptedScenario(result()) from None
+    return result()
 
 
 def _check(requests: int, interval_s: float) -> None:

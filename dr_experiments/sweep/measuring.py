@@ -62,7 +62,8 @@ def measure_entry(
     finally:
         client.close()
     # The line was written before the container answered; logs of AWS may still be on their way.
-    ready = task.deployed.ready_lines()
+    answered = [m for result in results for m in (*result.cold, *_warm_up(result))]
+    ready = task.deployed.ready_lines(answered)
     context = RunContext(run_id=task.run_id, git_commit=git_commit, seed=settings.seed)
     records = [r for result in results for r in records_of(result, context=context, ready=ready)]
     return [
@@ -74,3 +75,7 @@ def measure_entry(
         )
         for record in records
     ]
+
+
+def _warm_up(result: ScenarioResult) -> tuple[Measurement, ...]:
+    return () if result.warm_up is None else (result.warm_up,)

@@ -22,6 +22,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from dr_experiments.client import Measurement
 from dr_experiments.cold_start import ReadyLine
 from dr_experiments.records import RequestRecord, read_jsonl, write_csv, write_jsonl
 from dr_experiments.sweep import journal as journals
@@ -40,6 +41,9 @@ WATCHER: Final = "watcher"
 _POLL_S: Final = 0.2
 
 
+ReadReadyLines = Callable[[Sequence[Measurement]], Mapping[str, ReadyLine]]
+
+
 class SweepError(Exception):
     """The sweep cannot go on; the text says why and what to do."""
 
@@ -50,11 +54,14 @@ class EntryError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Deployed:
-    """An entry that answers. `ready_lines` reads what its containers logged, by start id."""
+    """An entry that answers.
+
+    `ready_lines` reads what the containers behind cold answers logged, by start id.
+    """
 
     target: Target
     image_digest: str | None = None
-    ready_lines: Callable[[], Mapping[str, ReadyLine]] = dict
+    ready_lines: ReadReadyLines = lambda _measurements: {}
 
 
 class Deployer(Protocol):

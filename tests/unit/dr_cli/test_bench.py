@@ -21,6 +21,15 @@ class Interrupted(FakeTarget):
         return super().send(payload)
 
 
+class InterruptedLater(FakeTarget):
+    """Ctrl-C in its third counted request."""
+
+    def send(self, payload: Payload) -> Reply:
+        if len(self.starts) == 3:
+            raise KeyboardInterrupt
+        return super().send(payload)
+
+
 def target(kind: type[FakeTarget], name: str) -> Target:
     latencies: Iterator[float] = repeat(0.01)
     description = TargetDescription(name=name, mode="serverless", memory_mib=2048)
@@ -32,6 +41,7 @@ def target(kind: type[FakeTarget], name: str) -> Target:
     [
         ([target(FakeTarget, "a"), target(Interrupted, "b")], "1 of 2 measured to the end (a): "),
         ([target(Interrupted, "a")], "no results were kept"),
+        ([target(InterruptedLater, "a")], "0 of 1 measured to the end, and 2 of 3 of a: "),
     ],
 )
 def test_an_interrupted_measurement_says_what_was_kept(

@@ -4,13 +4,16 @@ import csv
 import json
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dr_cli.errors import CommandError
 from dr_cli.scenario_runs import Sending, Where, bench_cold, bench_load, bench_realtime
+from dr_experiments.client import Client, Measurement
 from dr_experiments.records import read_jsonl
+from dr_experiments.targets import Payload
 from tests.unit.dr_experiments.http_fakes import served
 
 LOAD = {
@@ -125,3 +128,51 @@ def test_a_load_that_nobody_answers_is_an_error_with_its_reasons(
     ):
         bench_load(Where(url=url), sending, shape="constant", **LOAD)  # type: ignore[arg-type]
     assert "server-error" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["cold", "realtime", "open", "constant"])
+def test_ctrl_c_keeps_the_records_of_what_was_measured(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sending = Sending(photograph=None, seed=7, out=tmp_path)
+    measured = 0
+    plain = Client.measure
+
+    def measure(client: Client, payload: Payload) -> Measurement:
+        nonlocal measured
+        if threading.current_thread() is threading.main_thread() and measured == 2:
+            raise KeyboardInterrupt
+        measured += 1
+        if measured == 3:
+            # Where threads send, the signal comes to the one that waits for them.
+            signal.raise_signal(signal.SIGINT)
+        return plain(client, payload)
+
+    monkeypatch.setattr(Client, "measure", measure)
+    load = {**LOAD, "users": 1, "duration_s": 30.0}
+    with served(lambda number: 0.0) as (url, _):
+        run: dict[str, Callable[[], None]] = {
+            "cold": lambda: bench_cold(Where(url=url), sending, requests=9, gap_s=0, attempts=9),
+            "realtime": lambda: bench_realtime(Where(url=url), sending, requests=9, interval_s=0),
+        }
+        in_threads = lambda: bench_load(Where(url=url), sending, shape=what, **load)  # noqa: E731
+        with pytest.raises(KeyboardInterrupt):
+            run.get(what, in_threads)()
+    kept = len(read_jsonl(tmp_path / "requests.jsonl"))
+    assert kept >= 2
+    assert f"Interrupted after {kept} requests; their records were kept." in capsys.readouterr().out
+
+
+def test_ctrl_c_before_an_answer_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(_client: Client, _payload: Payload) -> Measurement:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "measure", measure)
+    with served(lambda number: 0.0) as (url, _), pytest.raises(KeyboardInterrupt):
+        bench_realtime(
+            Where(url=url), Sending(photograph=None, seed=7, out=tmp_path), requests=3, interval_s=0
+        )
+    assert "no records were written" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []

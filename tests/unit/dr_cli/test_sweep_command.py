@@ -85,7 +85,7 @@ def test_what_is_not_measured_ends_the_command_with_an_error(
     cloud.refuse = {ROWS[1]}
     with pytest.raises(SweepError, match=f"1 of 2 measured; {ROWS[1]}: the account may"):
         bench_sweep(asked)
-    with pytest.raises(SweepError, match="1 of 2 measured; .* and the limit is"):
+    with pytest.raises(SweepError, match=r"1 of 2 measured; .* and the limit is"):
         bench_sweep(replace(asked, spending_limit_usd=0.5))
     cloud.refuse = set()
     bench_sweep(asked)
