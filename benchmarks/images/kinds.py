@@ -1,0 +1,286 @@
+"""Four ways to build the same service's image: sizes, and what a start in each takes.
+
+    $ python -m benchmarks.images.kinds --package model_artifacts/mobilenet-saved
+
+The study compared an unoptimised image, one of two stages and one of reduced dependencies;
+`lean` is this project's own Dockerfile with TensorFlow. The service and the model are the same in
+all four, so that what differs is the image. A start here has no transfer in it (the image is on
+the machine): that part is a model, bytes over an assumed rate, and labelled so.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from dr_experiments.cold_start import ReadyLine, read_ready_lines
+from tools.docker_engine import Engine, EngineError, debian_base, docker_engine
+from tools.image import CACHE, CONTEXT, ROOT, Build, build_image, save
+
+OUT: Final = ROOT / "docs" / "benchmarks" / "image-kinds.json"
+FOLDER: Final = Path(__file__).resolve().parent
+UNOPTIMISED: Final = "unoptimised"
+TWO_STAGE: Final = "two-stage"
+REDUCED: Final = "reduced"
+LEAN: Final = "lean"
+KINDS: Final = (UNOPTIMISED, TWO_STAGE, REDUCED, LEAN)
+# What a full base has besides Python; the slim one has Python alone.
+FULL: Final = ("python3", "python3-venv", "python3-pip", "build-essential", "git", "curl")
+SLIM: Final = ("python3",)
+BUILDER: Final = ("python3", "python3-venv")
+STARTS: Final = 5
+# An assumption, not a measurement: AWS publishes no rate at which images reach a host.
+RATES_MB_PER_S: Final = (50, 100, 200)
+MEGABYTE: Final = 1_000_000
+_BUILD_S: Final = 3600
+_READY_S: Final = 240.0
+_LIMITS: Final = ("--memory", "3g", "--memory-swap", "3g", "--cpus", "1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """One start in seconds: from the command that runs the container, and by its own log."""
+
+    ready_s: float
+    process_start_s: float
+    imports_s: float
+    model_load_s: float
+    first_prediction_s: float
+
+    @classmethod
+    def of(cls, ready_s: float, line: ReadyLine) -> "Start":
+        """Split by the container's ready line; the rest is the engine's and the process's start."""
+        own_ms = line.imports_ms + line.model_load_ms + line.warm_up_ms
+        return cls(
+            ready_s=ready_s,
+            process_start_s=max(0.0, ready_s - own_ms / 1000),
+            imports_s=line.imports_ms / 1000,
+            model_load_s=line.model_load_ms / 1000,
+            first_prediction_s=line.warm_up_ms / 1000,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One image: its bytes, and its starts."""
+
+    name: str
+    compressed_bytes: int
+    on_disk_bytes: int
+    starts: tuple[Start, ...]
+
+
+def transfer_s(compressed_bytes: int, *, mb_per_s: float) -> float:
+    """Seconds that an image takes to a host at an assumed rate: a model, see `RATES_MB_PER_S`."""
+    if mb_per_s <= 0:
+        raise ValueError(f"the rate must be above 0 MB/s; got {mb_per_s}")
+    return compressed_bytes / MEGABYTE / mb_per_s
+
+
+def context(folder: Path) -> None:
+    """Fill `folder` with what the Dockerfiles copy: the service, and the two locks."""
+    shutil.copytree(
+        CONTEXT, folder / "inference_image", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copy(ROOT / "requirements" / "training.txt", folder / "everything.txt")
+    shutil.copy(CONTEXT / "requirements-tensorflow-amd64.txt", folder / "serving.txt")
+
+
+def build_kind(engine: Engine, name: str, *, tag: str) -> None:
+    """Build one kind. Raises `EngineError` with the last lines of the build."""
+    if name == LEAN:
+        build_image(engine, Build(architecture="amd64", runtime="tensorflow", tag=tag))
+        return
+    arguments = []
+    if engine.own:
+        # No registry is in reach of an engine that was started here.
+        base = debian_base(engine, CACHE, include=FULL if name == UNOPTIMISED else SLIM)
+        arguments += ["--build-arg", f"BASE_IMAGE={base}"]
+        if name != UNOPTIMISED:
+            builder = debian_base(engine, CACHE, include=BUILDER)
+            arguments += ["--build-arg", f"BUILD_IMAGE={builder}"]
+    certificates = os.environ.get("PIP_CERT", "")
+    if certificates and Path(certificates).is_file():
+        arguments += ["--secret", f"id=ca,src={certificates}"]
+    with tempfile.TemporaryDirectory(prefix="dr-kinds-") as work:
+        context(Path(work))
+        done = subprocess.run(
+            [
+                *(engine.docker, "build", "--progress=plain", "--tag", tag, *engine.network),
+                *("--file", str(FOLDER / f"{name}.Dockerfile"), *arguments, work),
+            ],
+            env={**os.environ, **engine.environment, "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_BUILD_S,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise EngineError(f"the build of {name} failed:\n{done.stdout[-2000:]}")
+
+
+def start_once(engine: Engine, tag: str, package: Path) -> Start:
+    """Run the image, wait until it is ready, and remove it.
+
+    Raises:
+        EngineError: it did not become ready; with the end of its log.
+    """
+    port = _free_port()
+    # An engine of its own has no bridge. Another engine maps the port.
+    network = engine.network or ("--publish", f"127.0.0.1:{port}:{port}")
+    begin = time.monotonic()
+    identity = engine.run(
+        *("run", "--detach", *network, *_LIMITS, "--read-only", "--tmpfs", "/tmp"),  # noqa: S108
+        *("--env", f"SAGEMAKER_BIND_TO_PORT={port}"),
+        *("--volume", f"{package.resolve()}:/opt/ml/model:ro", tag, "serve"),
+    ).stdout.strip()
+    try:
+        while not _answers(port):
+            waited = time.monotonic() - begin
+            log = engine.run("logs", identity, check=False)
+            running = engine.run("inspect", "--format", "{{.State.Running}}", identity).stdout
+            if running.strip() != "true" or waited > _READY_S:
+                raise EngineError(
+                    f"{tag} did not become ready:\n{(log.stdout + log.stderr)[-800:]}"
+                )
+            time.sleep(0.02)
+        ready_s = time.monotonic() - begin
+        log = engine.run("logs", identity)
+        lines = read_ready_lines((log.stdout + log.stderr).splitlines())
+        if len(lines) != 1:
+            raise EngineError(f"{tag} logged {len(lines)} ready lines")
+        return Start.of(ready_s, next(iter(lines.values())))
+    finally:
+        engine.run("rm", "--force", "--volumes", identity, check=False)
+
+
+def measure(engine: Engine, name: str, package: Path, *, starts: int) -> Kind:
+    """Build, start `starts` times after one start that is not counted, and weigh one kind."""
+    tag = f"dr-kind:{name}"
+    print(f"building {name} …", file=sys.stderr, flush=True)
+    build_kind(engine, name, tag=tag)
+    try:
+        # The first start reads the files from the disk; the others from memory.
+        start_once(engine, tag, package)
+        found = tuple(start_once(engine, tag, package) for _ in range(starts))
+        with tempfile.TemporaryDirectory(prefix="dr-kinds-") as work:
+            archive = save(engine, tag, Path(work) / "image.tar")
+        return Kind(
+            name=name,
+            compressed_bytes=archive.compressed_bytes,
+            on_disk_bytes=archive.unpacked_bytes,
+            starts=found,
+        )
+    finally:
+        engine.run("rmi", "--force", tag, check=False)
+
+
+def table(kinds: Sequence[Kind]) -> str:
+    """Markdown: sizes in MB (10^6 bytes), mean seconds of the phases, the modelled transfer."""
+    rates = [f"at {rate} MB/s, s" for rate in RATES_MB_PER_S]
+    headings = [
+        *("image", "compressed, MB", "on disk, MB", "n", "ready, s", "start of process, s"),
+        *("imports, s", "model load, s", "first prediction, s", *rates),
+    ]
+    lines = [f"| {' | '.join(headings)} |", f"| --- |{' --- |' * (len(headings) - 1)}"]
+    for kind in kinds:
+        phases = ("ready_s", "process_start_s", "imports_s", "model_load_s", "first_prediction_s")
+        cells = [
+            kind.name,
+            f"{kind.compressed_bytes / MEGABYTE:.0f}",
+            f"{kind.on_disk_bytes / MEGABYTE:.0f}",
+            str(len(kind.starts)),
+            *(f"{_mean([getattr(s, phase) for s in kind.starts]):.2f}" for phase in phases),
+            *(f"{transfer_s(kind.compressed_bytes, mb_per_s=rate):.1f}" for rate in RATES_MB_PER_S),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def document(kinds: Sequence[Kind], *, command: str, engine_version: str) -> dict[str, Any]:
+    """As it is written to `OUT`."""
+    return {
+        "command": command,
+        "measured": datetime.now(UTC).date().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, Docker engine {engine_version}",
+        "limits": " ".join(_LIMITS),
+        "unit": "bytes (compressed: gzip -6 of each layer) and seconds",
+        "transfer": "a model: compressed bytes over an assumed rate",
+        "kinds": [asdict(kind) for kind in kinds],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0, or 1 and one sentence."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.images.kinds", description=__doc__)
+    parser.add_argument("--package", type=Path, required=True, help="package with a SavedModel")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="this one only; repeatable")
+    parser.add_argument("--starts", type=int, default=STARTS)
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args(arguments)
+    if not (options.package / "model.json").is_file():
+        print(f"bench-image-kinds: {options.package} is no model package", file=sys.stderr)
+        return 1
+    wanted = tuple(dict.fromkeys(options.kind or KINDS))
+    kinds: list[Kind] = []
+    try:
+        with docker_engine(CACHE) as engine:
+            if engine.own:
+                debian_base(engine, CACHE)
+            for name in wanted:
+                kinds.append(measure(engine, name, options.package, starts=options.starts))
+                command = f"python -m benchmarks.images.kinds --kind {' --kind '.join(wanted)}"
+                # After each: an image of gigabytes takes minutes, and the next may fail.
+                _write(options.out, document(kinds, command=command, engine_version=engine.version))
+    except EngineError as error:
+        print(f"bench-image-kinds: {error}", file=sys.stderr)
+        return 1
+    print(table(kinds))
+    return 0
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _answers(port: int) -> bool:
+    with (
+        contextlib.suppress(urllib.error.URLError, OSError),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=2) as answer,
+    ):
+        return bool(answer.status == 200)
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The experiment on image size: what the kinds are, and how its table is made."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.images import kinds
+from benchmarks.images.kinds import FOLDER, KINDS, LEAN, Kind, Start, context, table, transfer_s
+from dr_experiments.cold_start import ReadyLine
+
+LINE = ReadyLine(imports_ms=2000, model_load_ms=500, warm_up_ms=250, started_to_ready_ms=2900)
+
+
+def test_a_start_is_split_by_the_containers_own_line() -> None:
+    start = Start.of(3.5, LINE)
+    assert start == Start(
+        ready_s=3.5,
+        process_start_s=0.75,
+        imports_s=2.0,
+        model_load_s=0.5,
+        first_prediction_s=0.25,
+    )
+    # Two clocks: the parts may add up to more than the whole, and nothing is below zero.
+    assert Start.of(2.0, LINE).process_start_s == 0
+
+
+def test_the_table_has_sizes_means_and_the_modelled_transfer() -> None:
+    one, two = Start.of(3.0, LINE), Start.of(4.0, LINE)
+    kind = Kind(
+        name="reduced", compressed_bytes=300_000_000, on_disk_bytes=10**9, starts=(one, two)
+    )
+    row = table([kind]).splitlines()[-1]
+    assert (
+        row == "| reduced | 300 | 1000 | 2 | 3.50 | 0.75 | 2.00 | 0.50 | 0.25 | 6.0 | 3.0 | 1.5 |"
+    )
+
+
+def test_the_transfer_is_bytes_over_an_assumed_rate() -> None:
+    assert transfer_s(120_000_000, mb_per_s=60) == 2
+    with pytest.raises(ValueError, match="above 0 MB/s"):
+        transfer_s(1, mb_per_s=0)
+
+
+def test_each_kind_has_a_dockerfile_that_copies_what_its_context_holds(tmp_path: Path) -> None:
+    context(tmp_path)
+    assert (tmp_path / "inference_image" / "serve.py").is_file()
+    assert not list(tmp_path.rglob("__pycache__"))
+    for name in KINDS:
+        if name == LEAN:
+            continue
+        text = (FOLDER / f"{name}.Dockerfile").read_text()
+        sources = re.findall(r"^COPY (?!--from)(\S+)", text, re.MULTILINE)
+        assert sources
+        assert all((tmp_path / source).exists() for source in sources)
+        assert "--require-hashes" in text
+    everything = (tmp_path / "everything.txt").read_text()
+    serving = (tmp_path / "serving.txt").read_text()
+    assert "opencv-python-headless==" in everything
+    assert "opencv" not in serving
+    assert re.search(r"^tensorflow-cpu==", serving, re.MULTILINE)
+
+
+def test_a_folder_that_is_no_package_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kinds.main(["--package", str(tmp_path)]) == 1
+    assert "is no model package" in capsys.readouterr().err
