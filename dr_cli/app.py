@@ -336,11 +336,17 @@ def bench_analyse(
     check: Annotated[
         bool, typer.Option("--check", help="Compare the page instead, and fail if it differs.")
     ] = False,
+    beside: Annotated[
+        Path | None,
+        typer.Option(
+            help="requests.jsonl of a sweep over its rows: relative effects beside the study's."
+        ),
+    ] = None,
 ) -> None:
     """Recompute the study from its CSV files: means, speed-ups, costs on both bases, errata."""
     from dr_cli.analyse import analyse_study
 
-    analyse_study(folder, write=write, check=check)
+    analyse_study(folder, write=write, check=check, beside=beside)
 
 
 OneEndpoint = Annotated[str | None, typer.Argument(help="A deployed endpoint (name of its stack).")]
@@ -357,6 +363,9 @@ SentOption = Annotated[
 MaxSideOption = Annotated[
     int | None,
     typer.Option(min=300, help="Make the photograph smaller first: pixels of its longer side."),
+]
+CropOption = Annotated[
+    bool, typer.Option("--crop", help="Cut off the black border before the photograph is sent.")
 ]
 RegionOption = Annotated[str | None, typer.Option(help="AWS region of what is measured.")]
 SeedOption = Annotated[
@@ -382,6 +391,7 @@ def bench_cold(
     attempts: Annotated[
         int, typer.Option(min=1, max=100, help="Gaps for each fresh container before it gives up.")
     ] = 3,
+    crop: CropOption = False,
     max_side_px: MaxSideOption = None,
     retries: RetriesOption = 0,
     region: RegionOption = None,
@@ -401,7 +411,12 @@ def bench_cold(
             region=region,
         ),
         Sending(
-            photograph=photograph, seed=seed, out=out, retries=retries, max_side_px=max_side_px
+            photograph=photograph,
+            seed=seed,
+            out=out,
+            retries=retries,
+            max_side_px=max_side_px,
+            crop=crop,
         ),
         requests=requests,
         gap_s=gap_s,
@@ -420,6 +435,7 @@ def bench_realtime(
     interval_s: Annotated[
         float, typer.Option(min=0, help="Seconds between the starts of requests.")
     ] = 5.0,
+    crop: CropOption = False,
     max_side_px: MaxSideOption = None,
     retries: RetriesOption = 0,
     region: RegionOption = None,
@@ -439,7 +455,12 @@ def bench_realtime(
             region=region,
         ),
         Sending(
-            photograph=photograph, seed=seed, out=out, retries=retries, max_side_px=max_side_px
+            photograph=photograph,
+            seed=seed,
+            out=out,
+            retries=retries,
+            max_side_px=max_side_px,
+            crop=crop,
         ),
         requests=requests,
         interval_s=interval_s,
@@ -479,6 +500,7 @@ def bench_load(
     queries: Annotated[
         int, typer.Option(min=1, help="Least number of queries of MLPerf LoadGen's scenarios.")
     ] = 1,
+    crop: CropOption = False,
     max_side_px: MaxSideOption = None,
     retries: RetriesOption = 0,
     region: RegionOption = None,
@@ -498,7 +520,12 @@ def bench_load(
             region=region,
         ),
         Sending(
-            photograph=photograph, seed=seed, out=out, retries=retries, max_side_px=max_side_px
+            photograph=photograph,
+            seed=seed,
+            out=out,
+            retries=retries,
+            max_side_px=max_side_px,
+            crop=crop,
         ),
         shape=shape,
         users=users,
@@ -543,6 +570,7 @@ def bench_sweep(
     photograph: Annotated[
         Path | None, typer.Option(help="What is sent; a drawn one when left out.")
     ] = None,
+    crop: CropOption = False,
     max_side_px: Annotated[
         int | None, typer.Option(help="Make the photograph smaller before it is sent.")
     ] = None,
@@ -581,11 +609,40 @@ def bench_sweep(
             seed=seed,
             photograph=photograph,
             max_side_px=max_side_px,
+            crop=crop,
             region=region,
             ttl_minutes=ttl_minutes,
             spending_limit_usd=spending_limit_usd,
             context=tuple(context or ()),
         )
+    )
+
+
+@bench_app.command("parity")
+def bench_parity(
+    photographs: Annotated[list[Path], typer.Argument(help="Photographs to compare on.")],
+    crop: Annotated[
+        bool, typer.Option("--crop", help="Without the black border around the fundus.")
+    ] = False,
+    max_side_px: Annotated[
+        int | None, typer.Option(help="With a longer side of at most this.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option(help="A deployed endpoint.")] = None,
+    url: Annotated[str | None, typer.Option(help="A service such as `dr serve`.")] = None,
+    model: ModelOption = None,
+    region: Annotated[str | None, typer.Option(help="AWS region of the endpoint.")] = None,
+) -> None:
+    """Whether photographs are decided alike when they are made smaller before they are sent."""
+    from dr_cli.parity import bench_parity as run
+
+    run(
+        photographs,
+        cropped=crop,
+        max_side_px=max_side_px,
+        endpoint=endpoint,
+        url=url,
+        model=model,
+        region=region,
     )
 
 

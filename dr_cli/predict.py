@@ -54,7 +54,11 @@ def predict_images(
             screen.unsent(path, str(reason))
         return len(images)
     failed = 0
-    with _target(endpoint=endpoint, url=url, model=model, region=region) as (target, where, notice):
+    with chosen_target(endpoint=endpoint, url=url, model=model, region=region) as (
+        target,
+        where,
+        notice,
+    ):
         client = Client(target)
         for path, payload in payloads:
             if isinstance(payload, str):
@@ -108,9 +112,10 @@ def _payload_or_reason(path: Path) -> Payload | str:
 
 
 @contextmanager
-def _target(
+def chosen_target(
     *, endpoint: str | None, url: str | None, model: Path | None, region: str | None
 ) -> Iterator[tuple[Target, str, str | None]]:
+    """A target, where it is, and its model's notice; a service is started where none is named."""
     if sum(choice is not None for choice in (endpoint, url, model)) > 1:
         raise CommandError("choose one of --endpoint, --url and --model")
     if endpoint is not None:

@@ -31,7 +31,7 @@ from dr_experiments.loadgen import (
     measured_so_far,
     run_loadgen,
 )
-from dr_experiments.payloads import shrink
+from dr_experiments.payloads import prepare
 from dr_experiments.provenance import git_commit, machine_busy, new_run_id
 from dr_experiments.records import RunContext, records_of, write_csv, write_jsonl, write_study_csv
 from dr_experiments.scenarios import InterruptedScenario, ScenarioResult, cold, realtime
@@ -66,6 +66,7 @@ class Sending:
     out: Path
     retries: int = 0
     max_side_px: int | None = None
+    crop: bool = False
 
     def payload(self) -> Payload:
         """The photograph, or a drawn one; made smaller where that is asked for."""
@@ -73,10 +74,8 @@ class Sending:
             payload = read_photograph(self.photograph)
         else:
             payload = drawn_photograph(seed=self.seed, grade=DRAWN_GRADE)
-        if self.max_side_px is None:
-            return payload
         try:
-            return shrink(payload, max_side_px=self.max_side_px)
+            return prepare(payload, cropped=self.crop, max_side_px=self.max_side_px)
         except ValueError as error:
             raise CommandError(str(error)) from None
 

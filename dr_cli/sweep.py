@@ -26,7 +26,7 @@ from dr_cli.invocation import dr
 from dr_cli.packages import spec_of
 from dr_cli.photographs import drawn_photograph, read_photograph
 from dr_cli.sweep_places import MODEL_ROOT, AwsPlace, LocalPlace, place_packages
-from dr_experiments.payloads import shrink
+from dr_experiments.payloads import prepare
 from dr_experiments.provenance import git_commit, machine, machine_busy
 from dr_experiments.records import RequestRecord
 from dr_experiments.statistics import summarise
@@ -86,6 +86,7 @@ class Asked:
     seed: int = 7
     photograph: Path | None = None
     max_side_px: int | None = None
+    crop: bool = False
     region: str = "us-east-1"
     ttl_minutes: float = 120.0
     spending_limit_usd: float | None = None
@@ -259,10 +260,8 @@ def _payload(asked: Asked) -> Payload:
         payload = read_photograph(asked.photograph)
     else:
         payload = drawn_photograph(seed=asked.seed, grade=DRAWN_GRADE)
-    if asked.max_side_px is None:
-        return payload
     try:
-        return shrink(payload, max_side_px=asked.max_side_px)
+        return prepare(payload, cropped=asked.crop, max_side_px=asked.max_side_px)
     except ValueError as error:
         raise CommandError(str(error)) from None
 
@@ -352,6 +351,8 @@ def command_of(asked: Asked) -> str:
     ]
     if asked.photograph is not None:
         parts.append("--photograph …")
+    if asked.crop:
+        parts.append("--crop")
     if asked.max_side_px is not None:
         parts.append(f"--max-side-px {asked.max_side_px}")
     if asked.place == PLACE_AWS:

@@ -52,17 +52,17 @@ def study_markdown(study: Study, *, prices: PriceTable) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def replace_block(page: str, text: str) -> str:
+def replace_block(page: str, text: str, *, begin: str = BEGIN, end: str = END) -> str:
     """`page` with `text` between its markers.
 
     Raises:
         StudyError: the page lacks a marker, or has them in the wrong order.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise StudyError(f"the page needs the lines {BEGIN} and {END}, in this order")
-    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
+    before, found_begin, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise StudyError(f"the page needs the lines {begin} and {end}, in this order")
+    return f"{before}{begin}\n\n{text}\n{end}{after}"
 
 
 def measurements_markdown(study: Study) -> str:

@@ -1,0 +1,144 @@
+"""A sweep beside the study: which requests count, and that only ratios are compared."""
+
+from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
+
+import pytest
+
+from dr_cli.analyse import analyse_study
+from dr_experiments.beside_study import BEGIN, END, beside_markdown, phases_markdown, runs_of
+from dr_experiments.client import Client
+from dr_experiments.records import RequestRecord, RunContext, records_of, write_jsonl
+from dr_experiments.scenarios import ScenarioResult
+from dr_experiments.study import COLD, ROUND_TRIP, WARM, Series, Study, StudyError, read_study
+from tests.unit.dr_experiments.fakes import PAYLOAD, FakeClock, FakeTarget
+
+DASH = "\N{EN DASH}"
+HEAD = ",requestLatency,predictionLatency,fullLatency\n"
+
+
+@pytest.fixture
+def blank() -> RequestRecord:
+    """A record to be changed; made by the module itself, so that it has every field."""
+    clock = FakeClock()
+    client = Client(FakeTarget(clock, repeat(0.1)), clock=clock, sleep=clock.sleep)
+    result = ScenarioResult(
+        scenario="warm",
+        target=client.describe(),
+        interval_s=0,
+        warm_up=None,
+        measurements=(client.measure(PAYLOAD),),
+    )
+    return records_of(result, context=RunContext(run_id="r", git_commit=None))[0]
+
+
+def of(
+    blank: RequestRecord, name: str, seconds: float, *, scenario: str = "warm", **changes: object
+) -> RequestRecord:
+    made = replace(
+        blank,
+        configuration=name,
+        memory_mib=int(name.partition("+")[0].rpartition("-")[2]),
+        runtime=name.partition("+")[2].partition("+")[0] or "litert",
+        scenario=scenario,
+        cold=scenario == "cold",
+        requestLatency=seconds / 2,
+        predictionLatency=seconds / 4,
+        fullLatency=seconds,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+SMALL, LARGE = "dr-serverless-mobilenet-1024", "dr-serverless-mobilenet-2048"
+VGG = "dr-serverless-vgg19-1024"
+
+
+def test_only_what_was_asked_for_counts(blank: RequestRecord) -> None:
+    runs = runs_of(
+        [
+            of(blank, SMALL, 0.4),
+            of(blank, SMALL, 9.0, counted=False),
+            of(blank, SMALL, 9.0, cold=True),
+            of(blank, SMALL, 9.0, outcome="timeout"),
+            of(blank, SMALL, 9.0, scenario="load-open"),
+            of(blank, SMALL, 9.0, scenario="cold"),
+            of(blank, SMALL, 9.5, scenario="cold", cold=False),
+            of(blank, f"{VGG}+tensorflow+saved", 2.0),
+        ]
+    )
+    assert set(runs) == {"litert", "tensorflow"}
+    (warm,) = runs["litert"].of(WARM)
+    assert warm.seconds[ROUND_TRIP] == (0.4,)
+    (cold,) = runs["litert"].of(COLD)
+    assert cold.seconds[ROUND_TRIP] == (9.0,)
+    assert runs["tensorflow"].models() == ("VGG19",)
+    with pytest.raises(StudyError, match="is no row of the deployment matrix"):
+        runs_of([replace(of(blank, SMALL, 1.0), configuration="mine")])
+    with pytest.raises(StudyError, match="no answered cold or warm request"):
+        runs_of([of(blank, SMALL, 1.0, outcome="timeout")])
+
+
+def test_factors_are_computed_on_each_side_by_itself(blank: RequestRecord) -> None:
+    """The study halves a time where the machine here, ten times as fast, thirds it."""
+    seconds = {1024: (2.0, 2.0), 2048: (1.0, 1.0)}
+    study = Study(
+        series=tuple(
+            Series(
+                scenario=WARM,
+                model="MobileNet",
+                memory_mib=memory,
+                instance_type=None,
+                seconds=dict.fromkeys(
+                    ("requestLatency", "predictionLatency", "fullLatency"), values
+                ),
+            )
+            for memory, values in seconds.items()
+        )
+    )
+    runs = runs_of(
+        [of(blank, SMALL, 0.3)] * 2
+        + [of(blank, LARGE, 0.1)] * 2
+        + [of(blank, VGG, 0.9)] * 2
+        + [of(blank, f"{SMALL}+tensorflow", 0.6)] * 2
+    )
+    text = beside_markdown(study, runs)
+    lines = text.splitlines()
+    assert (
+        "| warm | round trip | MobileNet | 1 GB → 2 GB | 2.00 (2.00 to 2.00) | "
+        f"3.00 (3.00 to 3.00) | {DASH} |"
+    ) in lines
+    # VGG19 over MobileNet: the study has none here.
+    assert f"| warm | round trip | 1 GB | {DASH} | 3.00 (3.00 to 3.00) | {DASH} |" in lines
+    assert "| warm | round trip | MobileNet | 1 GB | 2.00 (2.00 to 2.00) |" in lines
+    # No absolute time of either side is compared.
+    assert "0.30" not in text
+
+
+def test_phases_are_means_by_configuration(blank: RequestRecord) -> None:
+    phases = {"connection": 0.0, "platform": 1.0, "process_start": 0.5, "imports": 2.0}
+    records = [
+        of(blank, SMALL, total, scenario="cold", phases={**phases, "model_load": load})
+        for total, load in ((4.0, 0.5), (5.0, 1.5))
+    ]
+    row = phases_markdown([*records, of(blank, SMALL, 1.0)]).splitlines()[-1]
+    assert row == f"| {SMALL} | 2 | 1.00 | 0.50 | 2.00 | 1.00 | 0.00 | 0.00 | 4.50 |"
+
+
+def test_the_command_writes_between_its_own_markers(blank: RequestRecord, tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
+    for memory_gb, seconds in ((1, 2.0), (2, 1.0)):
+        rows = "".join(f"{n},{seconds},{seconds},{seconds}\n" for n in range(3))
+        (study / f"warm-up-MobileNet-{memory_gb}gb.csv").write_text(HEAD + rows)
+    assert len(read_study(study).series) == 2
+    records = tmp_path / "requests.jsonl"
+    write_jsonl(records, [of(blank, SMALL, 0.3), of(blank, LARGE, 0.1)])
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
+    analyse_study(study, write=page, check=False, beside=records)
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "| warm | round trip | MobileNet | 1 GB → 2 GB | 2.00 (2.00 to 2.00) | 3.00 |" in text
+    analyse_study(study, write=page, check=True, beside=records)
