@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from PIL import Image
@@ -43,6 +43,7 @@ from inference_image.headers import (
     read_header,
     sniff,
 )
+from inference_image.libtiff import silence_libtiff
 
 if TYPE_CHECKING:
     from inference_image.dicom import DicomPhotograph
@@ -85,8 +86,14 @@ _ALIASES: Final = {
     "image/x-ms-bmp": MEDIA_BMP,
 }
 _EXIF_ORIENTATION: Final = 0x0112
-_TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
+_TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANES = 258, 262, 284
 _WHITE_IS_ZERO: Final = 0
+_SEPARATE_PLANES: Final = 2
+# A camera writes some tens of entries; each costs the reader some microseconds.
+_MOST_EXIF_ENTRIES: Final = 1000
+_EXIF_PREFIX: Final = b"Exif\0\0"
+# Where a PNG says its bits per sample and that it is grey.
+_PNG_BITS, _PNG_COLOUR, _PNG_GREY = 24, 25, 0
 # Larger profiles describe printers, and take long to read.
 _MOST_PROFILE_BYTES: Final = 1_000_000
 _TRANSPOSE: Final = {
@@ -256,18 +263,40 @@ def _open(data: bytes, media_type: str) -> Image.Image:
     return Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[media_type]])
 
 
+def _open_tiff(data: bytes) -> Image.Image:
+    page = first_page(data)
+    image = _open(page, MEDIA_TIFF)
+    silence_libtiff()
+    in_planes = _tiff_tags(image).get(_TIFF_PLANES) == _SEPARATE_PLANES
+    if not in_planes or getattr(image, "use_load_libtiff", True):
+        return image
+    # Pillow's own reader of uncompressed planes knows 8-bit samples only, and takes those of 16
+    # bits for two pixels each, without a word. The library that reads the others knows all.
+    from PIL import TiffImagePlugin
+
+    before, TiffImagePlugin.READ_LIBTIFF = TiffImagePlugin.READ_LIBTIFF, True
+    try:
+        return _open(page, MEDIA_TIFF)
+    finally:
+        TiffImagePlugin.READ_LIBTIFF = before
+
+
 def _decode(data: bytes, media_type: str, bounds: Limits, min_side_px: int | None) -> Decoded:
-    image = _open(first_page(data) if media_type == MEDIA_TIFF else data, media_type)
+    image = _open_tiff(data) if media_type == MEDIA_TIFF else _open(data, media_type)
     _check_pixels(image.size, bounds)
     width, height = image.size
     if min_side_px is not None and media_type == MEDIA_JPEG:
         image.draft(image.mode, (min_side_px, min_side_px))
     white_is_zero = media_type == MEDIA_TIFF and _white_is_zero(image)
     image.load()
+    if media_type == MEDIA_PNG:
+        _scale_transparent_value(image, data)
     scale = image.width / width
     # Of a TIFF, Pillow itself applies the orientation.
     orientation = 1 if media_type == MEDIA_TIFF else _orientation(image)
-    upright = _to_srgb(_to_rgb(image, white_is_zero=white_is_zero), image)
+    upright = _to_rgb(image, white_is_zero=white_is_zero)
+    if image.mode in ("RGB", "RGBA", "P", "PA"):
+        upright = _to_srgb(upright, image.info.get("icc_profile"))
     if orientation in _TRANSPOSE:
         upright = upright.transpose(_TRANSPOSE[orientation])
         if orientation >= 5:
@@ -298,6 +327,8 @@ def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | N
         image = _embedded(image, dicom, min_side_px)
         if image.mode == "L" or dicom.samples == 1:
             image = finish_grey(_to_rgb(image).convert("L"), dicom.photometric)
+    if dicom.samples > 1 or dicom.photometric == "PALETTE COLOR":
+        image = _to_srgb(image, dicom.icc_profile)
     spacing = dicom.pixel_spacing_mm
     return Decoded(
         image=image,
@@ -353,10 +384,34 @@ def _orientation(image: Image.Image) -> int:
     if not ("exif" in image.info or "xmp" in image.info or "Raw profile type exif" in image.info):
         return 1
     try:
+        if _exif_entries(image) > _MOST_EXIF_ENTRIES:
+            return 1
         return int(image.getexif().get(_EXIF_ORIENTATION, 1))
     except Exception:  # noqa: BLE001
         # A broken EXIF block says nothing about the picture, which is whole: it stays as it is.
         return 1
+
+
+def _exif_entries(image: Image.Image) -> int:
+    """How many entries the first directory of an EXIF block claims to have."""
+    block = image.info.get("exif")
+    if block is None:
+        # Some programs write it into a PNG as hexadecimal text, after three lines.
+        text = str(image.info.get("Raw profile type exif", ""))
+        block = bytes.fromhex("".join(text.split("\n")[3:]))
+    block = block.removeprefix(_EXIF_PREFIX)
+    order: Literal["little", "big"] = "little" if block.startswith(b"II") else "big"
+    start = int.from_bytes(block[4:8], order)
+    return int.from_bytes(block[start : start + 2], order)
+
+
+def _scale_transparent_value(image: Image.Image, data: bytes) -> None:
+    """Bring the transparent value of a PNG to the 8 bits that its samples have been brought to."""
+    key, bits = image.info.get("transparency"), data[_PNG_BITS]
+    if isinstance(key, tuple) and bits == 16:
+        image.info["transparency"] = tuple(value >> 8 for value in key)
+    elif isinstance(key, int) and data[_PNG_COLOUR] == _PNG_GREY and bits in (2, 4):
+        image.info["transparency"] = key * 255 // (2**bits - 1)
 
 
 def _to_rgb(image: Image.Image, *, white_is_zero: bool = False) -> Image.Image:
@@ -397,10 +452,9 @@ def _from_sixteen_bits(image: Image.Image, *, white_is_zero: bool) -> Image.Imag
     return grey
 
 
-def _to_srgb(picture: Image.Image, source: Image.Image) -> Image.Image:
+def _to_srgb(picture: Image.Image, profile: bytes | None) -> Image.Image:
     """Convert an RGB picture whose profile is not sRGB; a profile that is damaged is ignored."""
-    profile = source.info.get("icc_profile")
-    if not profile or len(profile) > _MOST_PROFILE_BYTES or source.mode not in ("RGB", "RGBA"):
+    if not profile or len(profile) > _MOST_PROFILE_BYTES:
         return picture
     if b"sRGB" in profile or b"s\0R\0G\0B" in profile or profile[16:20] != b"RGB ":
         return picture

@@ -35,10 +35,12 @@ _LONG: Final = frozenset(
 )
 _PIXEL_DATA: Final = (0x7FE0, 0x0010)
 _PALETTES: Final = (0x1101, 0x1102, 0x1103, 0x1201, 0x1202, 0x1203)
+_PROFILE: Final = (0x0028, 0x2000)
 _WANTED: Final = frozenset(
     {(0x0008, 0x0016), (0x0020, 0x0060), (0x0020, 0x0062)}
     | {(0x0028, element) for element in (0x02, 0x04, 0x06, 0x08, 0x10, 0x11, 0x30)}
     | {(0x0028, element) for element in (0x0100, 0x0101, 0x0102, 0x0103, *_PALETTES)}
+    | {_PROFILE}
 )
 _RAW: Final = "raw"
 _ENCODINGS: Final[Mapping[str, str]] = {
@@ -74,6 +76,8 @@ _COLOUR: Final = ("RGB", *_YBR)
 _PALETTE: Final = "PALETTE COLOR"
 # A photograph has some hundred elements; stepping over millions would take seconds.
 _MOST_ELEMENTS: Final = 10_000
+# The group in front of the data set has some ten.
+_MOST_META_ELEMENTS: Final = 100
 # Rows that are scaled at once: bounds the memory that indexing takes.
 _BLOCK_ROWS: Final = 256
 _DAMAGED: Final = "The DICOM file cannot be read: it is truncated or damaged."
@@ -102,6 +106,7 @@ class DicomPhotograph:
     big_endian: bool
     photometric: str
     palettes: tuple[bytes, ...]
+    icc_profile: bytes
     pixel_spacing_mm: tuple[float, float] | None
     laterality: str | None
 
@@ -188,12 +193,14 @@ def _read(data: bytes) -> DicomPhotograph:
 def _transfer_syntax(data: bytes) -> tuple[str, int]:
     """Transfer syntax, and where the data set begins. The meta group is explicit, little-endian."""
     position, syntax = 132, _IMPLICIT
-    while data[position : position + 2] == b"\2\0":
+    for _ in range(_MOST_META_ELEMENTS):
+        if data[position : position + 2] != b"\2\0":
+            return syntax, position
         tag, start, length = _element(data, position, "<", implicit=False)
         if tag == (0x0002, 0x0010):
             syntax = data[start : start + length].rstrip(b"\0 ").decode("ascii")
         position = start + length
-    return syntax, position
+    raise PhotographError(422, _DAMAGED)
 
 
 def _is_implicit(data: bytes, position: int, order: str) -> bool:
@@ -289,12 +296,21 @@ def _photograph(
         big_endian=order == ">",
         photometric=_text(values, (0x0028, 0x0004)),
         palettes=tuple(values.get((0x0028, element), b"") for element in _PALETTES),
+        icc_profile=values.get(_PROFILE, b""),
         pixel_spacing_mm=_spacing(_text(values, (0x0028, 0x0030))),
         laterality=_laterality(values),
     )
     _check(photograph)
     frame = _frame(data, photograph, start, length)
+    if photograph.big_endian and photograph.bits_allocated == 8 and _is_in_words(data, start):
+        # Two samples share a word, of which the second comes first (PS3.5, 8.1.1 and 7.3).
+        frame = np.frombuffer(frame[: len(frame) // 2 * 2], dtype=np.uint16).byteswap().tobytes()
     return replace(photograph, frame=frame)
+
+
+def _is_in_words(data: bytes, start: int) -> bool:
+    """Whether the value that begins at `start` has the representation OW, in explicit syntax."""
+    return data[start - 8 : start - 6] == b"OW"
 
 
 def _check(photograph: DicomPhotograph) -> None:

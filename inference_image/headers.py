@@ -52,8 +52,12 @@ _SIGNATURES: Final = (
     (0, b"<svg", "image/svg+xml"),
     (0, b"<?xml", "application/xml"),
 )
-_BMP_HEADER_SIZES: Final = frozenset({12, 16, 40, 52, 56, 64, 108, 124})
+_BMP_CORE_BYTES: Final = 12
+_BMP_HEADER_SIZES: Final = frozenset({_BMP_CORE_BYTES, 40, 52, 56, 64, 108, 124})
 _SOF_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_BITS: Final = 8
+# JPEG-LS begins as a JPEG does, and is another compression (ITU-T T.87).
+_SOF_JPEG_LS: Final = 0xF7
 _SOS: Final = 0xDA
 _EOI: Final = 0xD9
 # Markers that no length follows: stuffing, TEM, RST0-7, SOI.
@@ -73,11 +77,17 @@ _PNG_CHUNK_BYTES: Final = 1024
 _MOST_TIFF_ENTRIES: Final = 4096
 
 # TIFF tags, TIFF 6.0 section 8 and 15 (adobe.com), and the sizes of its field types.
-_WIDTH, _HEIGHT, _BITS, _SAMPLES = 256, 257, 258, 277
+_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _SAMPLES, _PLANES = 256, 257, 258, 259, 277, 284
 _TILE_WIDTH, _TILE_HEIGHT, _SAMPLE_FORMAT = 322, 323, 339
 _TIFF_TAGS: Final = frozenset(
-    {_WIDTH, _HEIGHT, _BITS, _SAMPLES, _TILE_WIDTH, _TILE_HEIGHT, _SAMPLE_FORMAT}
+    {_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _SAMPLES, _PLANES}
+    | {_TILE_WIDTH, _TILE_HEIGHT, _SAMPLE_FORMAT}
 )
+# None, three kinds of fax, LZW, two of JPEG, two numbers for Deflate, PackBits, LZMA, Zstandard.
+_TIFF_COMPRESSIONS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 32773, 32946, 34925, 50000})
+_SEPARATE_PLANES: Final = 2
+_GREY_BITS: Final = frozenset({1, 2, 4, 8, 12, 16})
+_COLOUR_BITS: Final = frozenset({8, 16})
 _TIFF_NUMBERS: Final[Mapping[int, str]] = {1: "B", 3: "H", 4: "I", 16: "Q"}
 _TIFF_SIZES: Final[Mapping[int, int]] = {
     **dict.fromkeys((1, 2, 6, 7), 1),
@@ -87,6 +97,9 @@ _TIFF_SIZES: Final[Mapping[int, int]] = {
 }
 _MOST_SAMPLES: Final = 8
 _UNSIGNED: Final = 1
+_BMP_BITS: Final = (1, 4, 8, 16, 24, 32)
+# None, two kinds of RLE, and masks that say where the colours lie.
+_BMP_COMPRESSIONS: Final = frozenset({0, 1, 2, 3})
 # A tile is decoded whole, also where the image is smaller than it.
 _MOST_TILE_PX: Final = 1 << 22
 
@@ -124,8 +137,8 @@ def read_header(data: bytes, media_type: str) -> Header | None:
     """Size by the file's header; None where the header is not complete.
 
     Raises:
-        PhotographError: 415 for a kind of TIFF that is not accepted, 422 for a header that
-            contradicts itself.
+        PhotographError: 415 for a kind of JPEG, TIFF or BMP that is not accepted, 422 for a
+            header that contradicts itself.
     """
     reader = _READERS.get(media_type)
     if reader is None:
@@ -222,8 +235,14 @@ def _jpeg_start(data: bytes) -> tuple[tuple[int, int], int | None]:
         marker = data[position + 1]
         if marker == _SOS and size is not None:
             return size, position
+        if marker == _SOF_JPEG_LS:
+            raise PhotographError(415, "The JPEG is a JPEG-LS, which is not accepted; send a JPEG.")
         if marker in _SOF_MARKERS and position + 9 <= len(data):
-            height, width = struct.unpack_from(">HH", data, position + 5)
+            bits, height, width = struct.unpack_from(">BHH", data, position + 4)
+            if bits != _JPEG_BITS:
+                raise PhotographError(
+                    415, f"The JPEG has {bits}-bit samples; accepted are those of 8 bits."
+                )
             size = (width, height)
         if marker in _BARE_MARKERS:
             position += 2
@@ -258,12 +277,21 @@ def _png(data: bytes) -> Header | None:
 def _bmp(data: bytes) -> Header | None:
     if len(data) < 26:
         return None
-    if _u32(data, 14) in (12, 16):
-        width, height = _u16(data, 18), _u16(data, 20)
+    compression = 0
+    if _u32(data, 14) == _BMP_CORE_BYTES:
+        width, height, _, bits = struct.unpack_from("<4H", data, 18)
     else:
         # A negative height says that the rows run from top to bottom.
-        width, height = struct.unpack_from("<ii", data, 18)
+        width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
         height = abs(height)
+    if width < 1 or height < 1:
+        return _rgb(width, height)
+    if bits not in _BMP_BITS or compression not in _BMP_COMPRESSIONS:
+        raise PhotographError(
+            415,
+            f"The BMP has {bits} bits per pixel and compression {compression}; accepted are "
+            f"{', '.join(map(str, _BMP_BITS))} bits, uncompressed or RLE.",
+        )
     return _rgb(width, height)
 
 
@@ -347,10 +375,10 @@ def _tiff(data: bytes) -> Header | None:
             fields[tag] = struct.unpack_from(f"{order}{shown}{_TIFF_NUMBERS[kind]}", data, at)
     if _WIDTH not in fields or _HEIGHT not in fields:
         return None
-    return _tiff_header(fields)
+    return _tiff_header(fields, order)
 
 
-def _tiff_header(fields: Mapping[int, tuple[int, ...]]) -> Header:
+def _tiff_header(fields: Mapping[int, tuple[int, ...]], order: str) -> Header:
     width, height = fields[_WIDTH][0], fields[_HEIGHT][0]
     bits, samples = max(fields.get(_BITS, (1,))), fields.get(_SAMPLES, (1,))[0]
     if any(kind != _UNSIGNED for kind in fields.get(_SAMPLE_FORMAT, ())) or bits > 16:
@@ -364,12 +392,37 @@ def _tiff_header(fields: Mapping[int, tuple[int, ...]]) -> Header:
         raise PhotographError(
             415, f"The TIFF has {samples} samples per pixel; at most {_MOST_SAMPLES} are accepted."
         )
+    compression = fields.get(_COMPRESSION, (1,))[0]
+    if compression not in _TIFF_COMPRESSIONS:
+        raise PhotographError(
+            415,
+            f"The TIFF's compression {compression} is not accepted; accepted are none, LZW, "
+            "Deflate, JPEG, PackBits, fax, LZMA and Zstandard.",
+        )
+    planes = fields.get(_PLANES, (1,))[0] == _SEPARATE_PLANES
+    if not _is_known_layout(samples, bits, planes=planes, order=order):
+        raise PhotographError(
+            415,
+            f"The TIFF has {samples} samples of {bits} bits{' in planes' if planes else ''}; "
+            "accepted are grey of 1, 2, 4, 8, 12 (little-endian) or 16 bits, palettes, and "
+            "colours of 8 or 16 bits.",
+        )
     tile_px = fields.get(_TILE_WIDTH, (0,))[0] * fields.get(_TILE_HEIGHT, (0,))[0]
     if tile_px > max(_MOST_TILE_PX, 4 * width * height):
         raise PhotographError(422, "The TIFF's tiles are larger than its image: it is damaged.")
     return Header(
         width_px=width, height_px=height, decoded_bytes=width * height * samples * bits // 8
     )
+
+
+def _is_known_layout(samples: int, bits: int, *, planes: bool, order: str) -> bool:
+    """Whether the decoder knows samples that lie so."""
+    if samples == 1:
+        return bits in _GREY_BITS and (bits != 12 or order == "<")
+    if samples == 2:
+        # Grey and alpha.
+        return bits == 8 and not planes
+    return bits in _COLOUR_BITS
 
 
 _READERS: Final[Mapping[str, Callable[[bytes], Header | None]]] = {

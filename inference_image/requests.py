@@ -11,12 +11,13 @@ the others are answered.
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from inference_image.contract import (
     ACCEPTED_CONTENT_TYPES,
+    CUSTOM_ATTRIBUTES_HEADER,
     EXPLAIN_ATTRIBUTE,
     MEDIA_CSV,
     MEDIA_JSON,
@@ -133,6 +134,17 @@ def check_content_type(content_type: str) -> None:
     )
 
 
+def check_content_encoding(encodings: Iterable[str]) -> None:
+    """Raise 415 for a body that is compressed as a whole: what it expands to is not bounded."""
+    for name in ",".join(encodings).split(","):
+        if name.strip().lower() not in ("", "identity"):
+            raise RefusedRequestError(
+                415,
+                f"Content-Encoding {name.strip()[:_MOST_ECHOED]!r} is not accepted; send the body "
+                "as it is, without compression.",
+            )
+
+
 def extract(
     body: bytes, content_type: str, *, boundary: str | None = None, most: int = 1
 ) -> list[Photograph | RefusedRequestError]:
@@ -194,9 +206,13 @@ def _check_count(count: int, most: int) -> None:
 
 
 def _from_json(body: bytes, most: int) -> list[Photograph | RefusedRequestError]:
+    if b"\0" in body:
+        # UTF-16, in which the bytes that are counted next mean something else; JSON that is sent
+        # is UTF-8 (RFC 8259, 8.1).
+        raise _not_json()
     _check_size_around(body, most)
     try:
-        document = json.loads(body)
+        document = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         raise _not_json() from None
     values = _find_images(document)
@@ -248,6 +264,14 @@ def _find_images(document: Any) -> list[Any]:
         if len(keys) != 1:
             raise RefusedRequestError(
                 400, f"The JSON object must have exactly one of these: {JSON_SHAPES}."
+            )
+        misplaced = [name for name in ATTRIBUTES if name in document]
+        if misplaced:
+            # Other keys are the caller's own; these were meant to change the answer.
+            raise RefusedRequestError(
+                400,
+                f"The JSON object has {misplaced[0]!r}, which is an option; send it in the header "
+                f"{CUSTOM_ATTRIBUTES_HEADER}, as {misplaced[0]}=<value>.",
             )
         value = document[keys[0]]
     values = value if isinstance(value, list) else [value]

@@ -66,6 +66,7 @@ def tiff(
     order: str = "<",
     big: bool = False,
     tile_px: int | None = None,
+    planes: bool = False,
     changes: Mapping[int, tuple[str, list[int]]] | None = None,
     next_directory: int = 0,
 ) -> bytes:
@@ -73,7 +74,9 @@ def tiff(
     height, width = pixels.shape[:2]
     samples = 1 if pixels.ndim == 2 else pixels.shape[2]
     stored = pixels.astype(pixels.dtype.newbyteorder(order))
-    if tile_px is None:
+    if planes:
+        blocks = [plane.tobytes() for plane in stored.reshape(height, width, -1).transpose(2, 0, 1)]
+    elif tile_px is None:
         blocks = [stored.tobytes()]
     else:
         across, down = -(-width // tile_px), -(-height // tile_px)
@@ -100,6 +103,8 @@ def tiff(
     else:
         tags |= {322: ("I", [tile_px]), 323: ("I", [tile_px])}
         tags |= {324: ("I", offsets), 325: ("I", counts)}
+    if planes:
+        tags |= {284: ("H", [2])}
     tags |= changes or {}
     body = b"".join(blocks)
     body += b"\0" * (len(body) % 2)
@@ -287,6 +292,16 @@ def _in_planes(pixels: Pixels) -> bytes:
     return dicom(planes, Rows=rows, Columns=columns, SamplesPerPixel=3, PlanarConfiguration=1)
 
 
+def _in_words(pixels: Pixels) -> bytes:
+    """Big-endian, as OW: of the two samples in each word the second comes first."""
+    data = pixels.tobytes() + b"\0" * (pixels.size % 2)
+    swapped = np.frombuffer(data, np.uint16).byteswap().tobytes()
+    written = dicom(pixels, syntax=UID.ExplicitVRBigEndian, PixelData=swapped)
+    before, after = b"\x7f\xe0\x00\x10OB", b"\x7f\xe0\x00\x10OW"
+    assert written.count(before) == 1
+    return written.replace(before, after)
+
+
 UID = pydicom.uid
 ENCODINGS = [
     *all_of(
@@ -320,6 +335,9 @@ ENCODINGS = [
         bigtiff=lossless(lambda p: tiff(p, big=True)),
         sixteen_bit=lossless(lambda p: tiff(wide(p))),
         sixteen_bit_big_endian_tiled=lossless(lambda p: tiff(wide(p), order=">", tile_px=128)),
+        planes=lossless(lambda p: tiff(p, planes=True)),
+        sixteen_bit_planes=lossless(lambda p: tiff(wide(p), planes=True)),
+        sixteen_bit_planes_big_endian=lossless(lambda p: tiff(wide(p), order=">", planes=True)),
         two_pages=lossless(
             lambda p: encoded(
                 Image.fromarray(p),
@@ -346,6 +364,11 @@ ENCODINGS = [
             lambda p: dicom(
                 (p.astype(np.uint32) * 4095 // 255).astype(np.uint16), BitsStored=12, HighBit=11
             )
+        ),
+        big_endian=lossless(lambda p: dicom(p, syntax=UID.ExplicitVRBigEndian)),
+        big_endian_in_words=lossless(_in_words),
+        wide_gamut=lossless(
+            lambda p: dicom(np.asarray(in_wide_gamut(p)), ICCProfile=wide_gamut_profile())
         ),
         ybr_full=lossless(lambda p: dicom(ybr(p), photometric="YBR_FULL")),
         ybr_full_422=lossy(

@@ -1,5 +1,6 @@
 """The container contract, over the application, real `serve` processes of both layouts, Lambda."""
 
+import gzip
 import json
 import math
 import os
@@ -369,6 +370,15 @@ def test_a_caller_sees_no_more_than_100_characters_of_its_own_words(service: Any
         reply = grade(service, drawn_jpeg(), content_type)
         check_problem(reply, 415)
         assert len(reply.json()["detail"]) < 400
+
+
+def test_a_body_that_is_compressed_as_a_whole_is_415(service: Any) -> None:
+    headers = {"Content-Type": "image/jpeg", "Content-Encoding": "gzip"}
+    reply = service.request("POST", "/invocations", gzip.compress(drawn_jpeg()), headers)
+    assert reply.status == 415
+    assert "without compression" in reply.json()["detail"]
+    headers["Content-Encoding"] = "identity"
+    assert service.request("POST", "/invocations", drawn_jpeg(), headers).status == 200
 
 
 @pytest.mark.parametrize("path", ["/ping/", "/invocations/", "//ping"])
