@@ -22,6 +22,9 @@ SAVED_MODEL_FILE: Final = "saved_model.pb"
 SEARCH_ORDER: Final = ("root", "1/", "model/ or model/1/", "export/…/", "anywhere else")
 # Code that other containers would import from the archive; this one runs none.
 CODE_FOLDER: Final = "code"
+# Keras reads them with the code that made them, which is not here.
+_KERAS_FILES: Final = (".keras", ".h5", ".hdf5")
+_EXPORT_IT: Final = '; of a Keras model write a SavedModel with model.export("export/1")'
 _DEEPEST: Final = 8
 _MOST_FILES: Final = 10_000
 _MOST_NAMED: Final = 8
@@ -79,6 +82,7 @@ def models_of_folder(folder: Path) -> dict[str, ModelFile]:
         raise ModelPackageError(
             f"{folder} holds no {MODEL_JSON}, .tflite file or SavedModel; it holds "
             + (_names(paths) if folder.is_dir() else "nothing (the folder does not exist)")
+            + (_EXPORT_IT if any(path.endswith(_KERAS_FILES) for path in paths) else "")
         )
     return found
 
@@ -124,9 +128,13 @@ def _models(
     flat = [path for path in paths if path.endswith(".tflite")]
     if len(flat) > 1:
         raise ModelPackageError(f"{origin} holds more than one .tflite file: {_names(flat)}")
-    if flat:
-        found[RUNTIME_LITERT] = ModelFile(runtime=RUNTIME_LITERT, path=folder / flat[0])
     saved = saved_model_folder(paths, origin=origin)
+    if flat:
+        # Beside a SavedModel the name is that of its signature, which a converter may change.
+        own = signature if saved is None else None
+        found[RUNTIME_LITERT] = ModelFile(
+            runtime=RUNTIME_LITERT, path=folder / flat[0], signature=own
+        )
     if saved is not None:
         found[RUNTIME_TENSORFLOW] = ModelFile(
             runtime=RUNTIME_TENSORFLOW, path=folder / saved, signature=signature

@@ -50,6 +50,8 @@ _SCALES: Final = {
     "-1..1": (1 / 127.5, -1.0),
 }
 _SUM_TOLERANCE: Final = 0.01
+# Calibration sees some photographs only, of which none may be quite white.
+_RANGE_TOLERANCE: Final = 0.15
 
 
 def describe(
@@ -126,6 +128,8 @@ def _score_output(facts: Facts, name: str) -> tuple[str, int]:
 
 def _range(facts: Facts, wanted: str) -> str:
     whole = not facts.input_dtype.startswith(("float", "bfloat"))
+    if facts.input_range is not None:
+        return _quantised_range(facts.input_range, wanted)
     if wanted == PLAIN_INPUT_AUTO:
         return BYTE_RANGE if whole else FLOAT_RANGE
     if whole and wanted != BYTE_RANGE:
@@ -136,18 +140,41 @@ def _range(facts: Facts, wanted: str) -> str:
     return wanted
 
 
+def _quantised_range(held: tuple[float, float], wanted: str) -> str:
+    """The range that a quantised input was calibrated for, or the one that is wanted."""
+    if wanted != PLAIN_INPUT_AUTO:
+        # Whether it fits is checked when the input is bound.
+        return wanted
+    low, high = held
+    tolerance = _RANGE_TOLERANCE * (high - low)
+    for name, (scale, offset) in _SCALES.items():
+        if abs(offset - low) <= tolerance and abs(255 * scale + offset - high) <= tolerance:
+            return name
+    raise ModelPackageError(
+        f"the model's quantised input holds numbers from {low:.4g} to {high:.4g}, which is none of "
+        f"{', '.join(_SCALES)}, so {MODEL_JSON} must say its input (scale and offset)"
+    )
+
+
 def _kind(opened: OpenedModel, output: str, encoding: InputEncoding, size_px: int) -> str:
     """Whether the output holds probabilities or logits, by the answers to three pictures."""
     if output in (OUTPUT_LOGITS, OUTPUT_PROBABILITIES):
         return output
     opened.bind({OUTPUT_LOGITS: output}, encoding=encoding)
     noise = np.random.default_rng(0).integers(0, 256, (size_px, size_px, 3), np.uint8)
-    for pixels in (noise, np.zeros_like(noise), np.full_like(noise, 255)):
-        row = opened.predict(pixels).logits
-        total = float(row.sum()) if row.size > 1 else 1.0
-        if row.min() < 0 or row.max() > 1 or abs(total - 1) > _SUM_TOLERANCE:
-            return OUTPUT_LOGITS
-    return OUTPUT_PROBABILITIES
+    rows = [
+        opened.predict(pixels).logits
+        for pixels in (noise, np.zeros_like(noise), np.full_like(noise, 255))
+    ]
+    if any(row.min() < 0 or row.max() > 1 for row in rows):
+        return OUTPUT_LOGITS
+    if all(row.size == 1 or abs(float(row.sum()) - 1) <= _SUM_TOLERANCE for row in rows):
+        return OUTPUT_PROBABILITIES
+    raise ModelPackageError(
+        f"the values of the output {output!r} lie between 0 and 1 and do not add up to 1, as those "
+        f"of a sigmoid for each grade do; one grade of five is expected, or {MODEL_JSON} must name "
+        "the output logits"
+    )
 
 
 def _digests(model: Path, folder: Path) -> dict[str, dict[str, Any]]:

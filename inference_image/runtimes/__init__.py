@@ -10,7 +10,7 @@ is the same for every engine is here: the input's scaling and what an output mea
 """
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inference_image.contract import (
+    ENV_PLAIN_INPUT,
     RUNTIME_AUTO,
     RUNTIME_LITERT,
     RUNTIME_TENSORFLOW,
@@ -40,6 +41,11 @@ _WORDS: Final = {
 }
 # Quantised probabilities add up to 1 within some steps of 1/256.
 _SUM_TOLERANCE: Final = 0.05
+DEFAULT_SIGNATURE: Final = "serving_default"
+# Calibration sees some photographs only, so the ranges need not be equal. Four in ten levels lost
+# at one end are no matter of calibration any more.
+_RANGE_TOLERANCE: Final = 0.4
+_LEAST_RANGE: Final = 0.1
 # Further out the logarithm says nothing that a softmax could use.
 _LEAST_PROBABILITY: Final = 1e-12
 
@@ -61,12 +67,15 @@ class Facts:
     """What a network says about itself.
 
     `input_size_px` is None where any size is taken; `input_dtype` is NumPy's name;
-    `output_shapes` has each output's shape without the batch, -1 where it is not fixed.
+    `output_shapes` has each output's shape without the batch, -1 where it is not fixed;
+    `input_range` is the least and the greatest number that a quantised or 8-bit input can hold,
+    None where it holds all that a pixel may become.
     """
 
     input_size_px: int | None
     input_dtype: str
     output_shapes: Mapping[str, tuple[int, ...]]
+    input_range: tuple[float, float] | None = None
 
     @property
     def vectors(self) -> dict[str, int]:
@@ -147,7 +156,66 @@ def open_model(model: ModelFile, *, threads: int) -> OpenedModel:
         return TensorFlowRuntime(model.path, threads=threads, signature=model.signature)
     from inference_image.runtimes.litert import LiteRTRuntime
 
-    return LiteRTRuntime(model.path, threads=threads)
+    return LiteRTRuntime(model.path, threads=threads, signature=model.signature)
+
+
+def choose_signature(names: Iterable[str], wanted: str | None, *, origin: str) -> str:
+    """The signature that is wanted, else `serving_default`, else the only one.
+
+    Raises:
+        ModelPackageError: it does not exist, or nothing says which of several it is.
+    """
+    known = sorted(names)
+    if wanted is not None:
+        if wanted not in known:
+            raise ModelPackageError(
+                f"{origin} has no signature {wanted!r}; it has {', '.join(known) or 'none'}"
+            )
+        return wanted
+    if DEFAULT_SIGNATURE in known:
+        return DEFAULT_SIGNATURE
+    if len(known) != 1:
+        raise ModelPackageError(
+            f"{origin} has no signature {DEFAULT_SIGNATURE} and more than one other; "
+            f"name one of them as `signature` in model.json: {', '.join(known)}"
+        )
+    return known[0]
+
+
+def check_input_range(origin: str, facts: Facts, encoding: InputEncoding | None) -> None:
+    """Refuse pixels that would saturate a quantised input, or fill a fraction of it.
+
+    Either makes all photographs alike to the network, whose answers look right.
+
+    Raises:
+        ModelPackageError: with both ranges.
+    """
+    if facts.input_range is None:
+        return
+    low, high = facts.input_range
+    first, last = pixel_range(encoding)
+    span = high - low
+    beyond = max(low - first, last - high) > _RANGE_TOLERANCE * span
+    if beyond or last - first < _LEAST_RANGE * span:
+        raise ModelPackageError(
+            f"{origin} takes numbers from {low:.4g} to {high:.4g}, and pixels from 0 to 255 become "
+            f"{first:.4g} to {last:.4g}; correct scale and offset of input in model.json, or "
+            f"{ENV_PLAIN_INPUT}"
+        )
+
+
+def pixel_range(encoding: InputEncoding | None) -> tuple[float, float]:
+    """What black and white become, over all channels."""
+    encoding = encoding or InputEncoding()
+    count = max(len(encoding.scale), len(encoding.offset))
+    scales = encoding.scale * count if len(encoding.scale) == 1 else encoding.scale
+    offsets = encoding.offset * count if len(encoding.offset) == 1 else encoding.offset
+    ends = [
+        level * scale + offset
+        for scale, offset in zip(scales, offsets, strict=True)
+        for level in (0, 255)
+    ]
+    return min(ends), max(ends)
 
 
 class Binding:

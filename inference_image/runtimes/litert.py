@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from inference_image.model_spec import InputEncoding, ModelPackageError
-from inference_image.runtimes import Binding, Facts, Outputs, encode
+from inference_image.runtimes import (
+    Binding,
+    Facts,
+    Outputs,
+    check_input_range,
+    choose_signature,
+    encode,
+)
 
 
 class LiteRTRuntime:
@@ -26,16 +33,22 @@ class LiteRTRuntime:
     Args:
         model_path: the `.tflite` file.
         threads: engine threads.
+        signature: name of the signature; `serving_default`, else the only one, when omitted.
         outputs: our name ("logits" or "probabilities", optionally "feature_map") -> the
             model's; None leaves them to a later `bind`.
 
     Raises:
-        ModelPackageError: the file cannot be loaded, has another input than one RGB image, or
-            lacks a named output (the message lists those it has).
+        ModelPackageError: the file cannot be loaded, has no such signature, has another input
+            than one RGB image, or lacks a named output (the message lists those it has).
     """
 
     def __init__(
-        self, model_path: Path, *, threads: int, outputs: Mapping[str, str] | None = None
+        self,
+        model_path: Path,
+        *,
+        threads: int,
+        signature: str | None = None,
+        outputs: Mapping[str, str] | None = None,
     ) -> None:
         # Importing the engine costs a tenth of a second; whoever only needs the type does not.
         from ai_edge_litert.interpreter import Interpreter
@@ -47,19 +60,15 @@ class LiteRTRuntime:
         except (ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
             raise ModelPackageError(f"{self._name} cannot be loaded by LiteRT: {reason}") from None
-        inputs = self._interpreter.get_input_details()
-        if len(inputs) != 1:
-            raise ModelPackageError(f"{self._name} has {len(inputs)} inputs; one image is expected")
-        self._input: dict[str, Any] = inputs[0]
-        shape = tuple(int(n) for n in self._input["shape"])
-        if len(shape) != 4 or shape[0] != 1 or shape[3] != 3 or shape[1] != shape[2]:
-            raise ModelPackageError(
-                f"{self._name} has an input of shape {list(shape)}; [1, S, S, 3] is expected"
-            )
-        self._named = self._named_outputs()
+        # Only where the signature is not of the graph that the interpreter itself runs.
+        self._runner: Any = None
+        self._input_name, self._input, self._named = self._signature(signature)
+        size_px = self._size_px()
+        self._input_size_px = size_px
         self.facts = Facts(
-            input_size_px=shape[1],
+            input_size_px=size_px,
             input_dtype=np.dtype(self._input["dtype"]).name,
+            input_range=self._input_range(),
             output_shapes={
                 name: tuple(int(n) for n in detail["shape"][1:])
                 for name, detail in self._named.items()
@@ -71,26 +80,80 @@ class LiteRTRuntime:
 
     def bind(self, outputs: Mapping[str, str], *, encoding: InputEncoding | None = None) -> None:
         """Read these outputs, and scale the input so; see `runtimes.OpenedModel`."""
+        check_input_range(self._name, self.facts, encoding)
         self._binding = Binding(self._name, self.facts, outputs)
         self._encoding = encoding
 
     def predict(self, pixels: npt.NDArray[Any], *, with_features: bool = False) -> Outputs:
         """Run S x S x 3 uint8 RGB pixels through the model; not thread-safe."""
-        self._interpreter.set_tensor(self._input["index"], self._as_input(pixels))
-        self._interpreter.invoke()
+        answers = self._run(self._as_input(pixels))
         features = None
         if with_features and self._binding.features is not None:
-            features = self._as_float(self._binding.features).astype(np.float32)[0]
-        return Outputs(
-            logits=self._binding.logits(self._as_float(self._binding.scores)), features=features
-        )
+            features = self._as_float(self._binding.features, answers).astype(np.float32)[0]
+        scores = self._as_float(self._binding.scores, answers)
+        return Outputs(logits=self._binding.logits(scores), features=features)
 
-    def _named_outputs(self) -> dict[str, dict[str, Any]]:
+    def _run(self, batch: npt.NDArray[Any]) -> Mapping[str, npt.NDArray[Any]] | None:
+        """All outputs of a signature's own graph; None where they are read one by one."""
+        if self._runner is not None:
+            answers: Mapping[str, npt.NDArray[Any]] = self._runner(**{self._input_name: batch})
+            return answers
+        if self._input_size_px is None and batch.shape != tuple(self._input["shape"]):
+            self._interpreter.resize_tensor_input(self._input["index"], batch.shape)
+            self._interpreter.allocate_tensors()
+            self._input = self._interpreter.get_input_details()[0]
+        self._interpreter.set_tensor(self._input["index"], batch)
+        self._interpreter.invoke()
+        return None
+
+    def _signature(
+        self, wanted: str | None
+    ) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
+        """Name and details of the only input, and of each output by its name."""
+        own_inputs = self._interpreter.get_input_details()
+        own_outputs = self._interpreter.get_output_details()
         signatures = self._interpreter.get_signature_list()
-        if signatures:
-            runner = self._interpreter.get_signature_runner(next(iter(signatures)))
-            return dict(runner.get_output_details())
-        return {detail["name"]: detail for detail in self._interpreter.get_output_details()}
+        if not signatures:
+            if wanted is not None:
+                choose_signature((), wanted, origin=self._name)
+            inputs = {detail["name"]: detail for detail in own_inputs}
+            outputs = {detail["name"]: detail for detail in own_outputs}
+        else:
+            chosen = choose_signature(signatures, wanted, origin=self._name)
+            runner = self._interpreter.get_signature_runner(chosen)
+            inputs, outputs = dict(runner.get_input_details()), dict(runner.get_output_details())
+            # Numbers of tensors count within a graph.
+            if sorted(map(_tensor, outputs.values())) != sorted(map(_tensor, own_outputs)):
+                self._runner = runner
+        if len(inputs) != 1:
+            raise ModelPackageError(f"{self._name} has {len(inputs)} inputs; one image is expected")
+        ((name, detail),) = inputs.items()
+        return name, detail, outputs
+
+    def _size_px(self) -> int | None:
+        detail = self._input
+        signed = detail.get("shape_signature")
+        shape = [int(n) for n in (detail["shape"] if signed is None or not len(signed) else signed)]
+        known = len(shape) == 4 and shape[0] in (1, -1) and shape[3] == 3 and shape[1] == shape[2]
+        if not known or (shape[1] < 1 and self._runner is not None):
+            raise ModelPackageError(
+                f"{self._name} has an input of shape {shape}; [1, S, S, 3] is expected"
+            )
+        return None if shape[1] < 1 else shape[1]
+
+    def _input_range(self) -> tuple[float, float] | None:
+        kind = np.dtype(self._input["dtype"])
+        if kind.kind not in "iuf":
+            raise ModelPackageError(
+                f"{self._name} takes {kind.name}; pixels as integers or floating-point numbers "
+                "are expected"
+            )
+        scale, zero_point = self._input["quantization"]
+        if kind.kind == "f" or (scale == 0 and kind.itemsize > 1):
+            return None
+        limits = np.iinfo(kind)
+        ends = [(end - zero_point) * (float(scale) or 1.0) for end in (limits.min, limits.max)]
+        return min(ends), max(ends)
 
     def _as_input(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         kind = self._input["dtype"]
@@ -102,11 +165,17 @@ class LiteRTRuntime:
         steps = np.rint(batch / np.float32(scale)) + zero_point
         return np.asarray(np.clip(steps, limits.min, limits.max), dtype=kind)
 
-    def _as_float(self, name: str) -> npt.NDArray[np.float64]:
+    def _as_float(
+        self, name: str, answers: Mapping[str, npt.NDArray[Any]] | None
+    ) -> npt.NDArray[np.float64]:
         detail = self._named[name]
-        tensor = self._interpreter.get_tensor(detail["index"])
+        tensor = self._interpreter.get_tensor(detail["index"]) if answers is None else answers[name]
         values = np.asarray(tensor, dtype=np.float64)
         scale, zero_point = detail["quantization"]
         if tensor.dtype.kind == "f" or scale == 0:
             return values
         return np.asarray((values - zero_point) * float(scale))
+
+
+def _tensor(detail: Mapping[str, Any]) -> int:
+    return int(detail["index"])

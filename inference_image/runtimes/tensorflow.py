@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from inference_image.model_spec import InputEncoding, ModelPackageError
-from inference_image.runtimes import Binding, Facts, Outputs, encode
+from inference_image.runtimes import Binding, Facts, Outputs, choose_signature, encode
 
-DEFAULT_SIGNATURE: Final = "serving_default"
+# Lines of an engine's error that say where, not what.
+_WHERE: Final = ("Graph execution error", "Detected at node", "<stack traces", "File ")
 
 
 class TensorFlowRuntime:
@@ -89,7 +90,15 @@ class TensorFlowRuntime:
 
     def _call(self, batch: npt.NDArray[Any]) -> Mapping[str, Any]:
         tensor = self._tf.constant(batch.astype(self._dtype, copy=False))
-        answer: Mapping[str, Any] = self._function(**{self._input_name: tensor})
+        try:
+            answer: Mapping[str, Any] = self._function(**{self._input_name: tensor})
+        except self._tf.errors.OpError as error:
+            # Most of its text is where in the graph it happened.
+            lines = map(str.strip, str(error).splitlines())
+            said = [line for line in lines if line and not line.startswith(_WHERE)] or [""]
+            raise ModelPackageError(
+                f"{self._name} fails on an image ({type(error).__name__}: {said[0][:200]})"
+            ) from None
         return answer
 
     def _load(self, model_path: Path) -> Any:
@@ -109,20 +118,7 @@ class TensorFlowRuntime:
                 f"{self._name} has no signature; export it with tf.saved_model.save(..., "
                 "signatures=...) or keras.Model.export"
             )
-        if wanted is not None and wanted not in names:
-            raise ModelPackageError(
-                f"{self._name} has no signature {wanted!r}; it has {', '.join(names)}"
-            )
-        if wanted is not None:
-            return wanted
-        if DEFAULT_SIGNATURE in names:
-            return DEFAULT_SIGNATURE
-        if len(names) > 1:
-            raise ModelPackageError(
-                f"{self._name} has no signature {DEFAULT_SIGNATURE} and more than one other; "
-                f"name one of them as `signature` in model.json: {', '.join(names)}"
-            )
-        return names[0]
+        return choose_signature(names, wanted, origin=self._name)
 
     def _only_input(self) -> tuple[str, Any]:
         inputs = dict(self._function.structured_input_signature[1])

@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from inference_image.predictor import Predictor
 from tests.service_harness import Served
 from tests.service_harness import running as running_service
 from tools.debian import DebianError, DebianPackages
@@ -386,6 +388,56 @@ def test_every_format_is_read_with_what_was_left(
             answer = running.grade(body.getvalue(), media_type)
             expected = expected or answer["predictions"]
             assert answer["predictions"] == pytest.approx(expected, abs=tolerance, rel=0), kind
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as other servers have it: a SavedModel in `1/`, and nothing that describes it."""
+    import tensorflow as tf
+
+    size_px = 96
+    weights = np.random.default_rng(3).normal(size=(3, 5)).astype(np.float32)
+    module = tf.Module()
+
+    def serve(photograph: Any) -> Any:
+        return {"severity": tf.nn.softmax(tf.reduce_mean(photograph, (1, 2)) @ weights)}
+
+    spec = tf.TensorSpec((None, size_px, size_px, 3), tf.float32, name="photograph")
+    module.serve = tf.function(serve, input_signature=[spec])
+    folder = tmp_path_factory.mktemp("saved-model")
+    tf.saved_model.save(module, str(folder / "1"), signatures=module.serve)
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("user", ["0", "65534:65534"])
+def test_the_tensorflow_image_serves_a_saved_model_with_a_root_that_cannot_be_written(
+    images: Images, saved_model: Path, real_photograph: Path, user: str
+) -> None:
+    """In the full layout, as that image does by itself: nginx, gunicorn and a worker."""
+    plain = Predictor.load(saved_model, threads=1)
+    expected = plain.predict(real_photograph.read_bytes()).probabilities
+    assert expected is not None
+    with container(
+        images.engine,
+        images.get("tensorflow", "amd64").name,
+        "serve",
+        options=(*LOCKED_DOWN, "--memory", "2g", "--memory-swap", "2g", "--user", user),
+        mounts={saved_model: "/opt/ml/model"},
+    ) as running:
+        running.wait_until_ready(within_s=240)
+        answer = running.grade(real_photograph.read_bytes())
+        assert answer["model"]["id"] == "plain-model"
+        assert "'severity' holds probabilities" in answer["model"]["notice"]
+        assert answer["predictions"] == pytest.approx(expected, abs=1e-4)
+        with urllib.request.urlopen(f"{running.url}/ping", timeout=60) as ping:
+            assert ping.headers["server"] == "nginx"
+        for line in running.log().splitlines():
+            if line.startswith("{"):
+                event = json.loads(line)
+                # That it came without a description is said once.
+                assert event["level"] == "info" or event["event"] == "model_without_description"
+        assert running.stop() == 0
 
 
 def test_a_model_that_is_not_there_ends_it_with_a_sentence(images: Images) -> None:

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,102 @@ def test_a_plain_model_of_any_size_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ModelPackageError, match="must say input_size_px"):
         Predictor.load(saved(tmp_path / "m", module), threads=THREADS)
+
+
+def lite(module: Any, *, quantised_for: tuple[float, float] | None = None, **options: Any) -> bytes:
+    """A `.tflite` of a Keras network or of a folder with a SavedModel."""
+    if isinstance(module, Path):
+        converter = tf.lite.TFLiteConverter.from_saved_model(str(module), **options)
+    else:
+        converter = tf.lite.TFLiteConverter.from_keras_model(module)
+    if quantised_for is not None:
+        low, high = quantised_for
+        generator = np.random.default_rng(0)
+
+        def photographs() -> Any:
+            for _ in range(8):
+                batch = generator.uniform(low, high, (1, SIZE_PX, SIZE_PX, 3)).astype(np.float32)
+                batch[0, 0, :2] = low, high
+                yield [batch]
+
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = photographs
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        converter.inference_input_type = converter.inference_output_type = tf.int8
+    with warnings.catch_warnings():
+        # It asks for statistics that only its predecessor used.
+        warnings.filterwarnings("ignore", "Statistics for quantized inputs")
+        return bytes(converter.convert())
+
+
+@pytest.mark.parametrize("ends", [(0, 1), (-1, 1), (0, 255)])
+def test_a_quantised_model_gets_the_range_it_was_calibrated_for(
+    tmp_path: Path, ends: tuple[int, int]
+) -> None:
+    """Other numbers would saturate, and every photograph would have the same grade."""
+    network = keras_network()
+    (tmp_path / "m.tflite").write_bytes(lite(network, quantised_for=ends))
+    plain = Predictor.load(tmp_path, threads=THREADS)
+    assert f"{ends[0]}..{ends[1]}" in (plain.spec.notice or "")
+    low, high = ends
+    for level in (40, 200):
+        pixels = np.full((SIZE_PX, SIZE_PX, 3), level, np.uint8)
+        wanted = network(pixels[np.newaxis] / 255.0 * (high - low) + low, training=False)[0]
+        outputs = plain._runtime.predict(pixels)
+        got = np.exp(outputs.logits) / np.exp(outputs.logits).sum()
+        assert got == pytest.approx(wanted.numpy(), abs=0.05)
+    wrong = "0..255" if ends != (0, 255) else "0..1"
+    with pytest.raises(ModelPackageError, match="pixels from 0 to 255 become"):
+        Predictor.load(tmp_path, threads=THREADS, plain_input=wrong)
+
+
+class TwoSignatures(tf.Module):
+    """The second is the negative of the first, and has one more output before its own."""
+
+    weights = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+
+    @tf.function(input_signature=[image_spec(tf.float32, 1, SIZE_PX, SIZE_PX, 3)])
+    def first(self, image: Any) -> Any:
+        return {"scores": tf.reduce_mean(image, (1, 2)) @ self.weights}
+
+    @tf.function(input_signature=[image_spec(tf.float32, 1, SIZE_PX, SIZE_PX, 3)])
+    def second(self, image: Any) -> Any:
+        mean = tf.reduce_mean(image, (1, 2))
+        return {"mean": mean, "scores": -(mean @ self.weights)}
+
+
+def test_the_signature_of_a_lite_model_is_chosen_as_that_of_a_saved_model(
+    tmp_path: Path, pixels: Any
+) -> None:
+    module = TwoSignatures()
+    expected = pixels.mean((0, 1)) @ module.weights
+    for second in ("b", "serving_default"):
+        folder = tmp_path / second
+        signatures = {"a": module.first, second: module.second}
+        tf.saved_model.save(module, str(folder), signatures=signatures)
+        path = tmp_path / f"{second}.tflite"
+        path.write_bytes(lite(folder, signature_keys=["a", second]))
+        for name, sign in (("a", 1), (second, -1)):
+            runtime = LiteRTRuntime(path, threads=1, signature=name, outputs={"logits": "scores"})
+            assert runtime.predict(pixels).logits == pytest.approx(sign * expected, rel=1e-3)
+    default = LiteRTRuntime(path, threads=1, outputs={"logits": "scores"})
+    assert default.predict(pixels).logits == pytest.approx(-expected, rel=1e-3)
+    with pytest.raises(ModelPackageError, match=r"more than one other.*: a, b"):
+        LiteRTRuntime(tmp_path / "b.tflite", threads=1)
+    with pytest.raises(ModelPackageError, match="no signature 'c'"):
+        LiteRTRuntime(path, threads=1, signature="c")
+
+
+def test_a_model_that_fails_on_every_image_is_one_sentence(tmp_path: Path) -> None:
+    def fails(module: Module, images: Any) -> Any:
+        tf.debugging.assert_less(tf.reduce_max(images), -1.0, message="pixels below zero wanted")
+        return {"p": mean_scores(module, images)}
+
+    saved(tmp_path / "m", Module(fails, image_spec()))
+    with pytest.raises(ModelPackageError) as refusal:
+        TensorFlowRuntime(tmp_path / "m", threads=THREADS)
+    assert "fails on an image (InvalidArgumentError: " in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_many_predictions_keep_their_memory(tmp_path: Path, pixels: Any) -> None:

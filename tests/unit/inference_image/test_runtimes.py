@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 
+from inference_image import plain_model
 from inference_image.model_spec import InputEncoding, ModelPackageError
-from inference_image.runtimes import Binding, Facts, encode
+from inference_image.runtimes import (
+    Binding,
+    Facts,
+    Outputs,
+    check_input_range,
+    choose_signature,
+    encode,
+    pixel_range,
+)
 
 FACTS = Facts(
     input_size_px=8,
@@ -67,3 +76,125 @@ def test_what_is_not_a_number_is_left_to_the_caller() -> None:
 def test_an_output_that_is_missing_is_named_with_those_there_are() -> None:
     with pytest.raises(ModelPackageError, match=r"no output 'grades'; it has map, one, scores"):
         Binding("m", FACTS, {"logits": "grades"})
+
+
+def quantised(low: float, high: float) -> Facts:
+    return Facts(
+        input_size_px=8, input_dtype="int8", output_shapes={"out": (5,)}, input_range=(low, high)
+    )
+
+
+TO_ONE = InputEncoding(scale=(1 / 255,))
+AROUND_ZERO = InputEncoding(scale=(1 / 127.5,), offset=(-1.0,))
+IMAGENET = InputEncoding(
+    scale=(0.0171, 0.0175, 0.0174), offset=(-2.1179, -2.0357, -1.8044), channel_order="rgb"
+)
+
+
+def test_black_and_white_become_the_ends_of_a_range() -> None:
+    assert pixel_range(None) == (0, 255)
+    assert pixel_range(TO_ONE) == pytest.approx((0, 1))
+    assert pixel_range(AROUND_ZERO) == pytest.approx((-1, 1))
+    assert pixel_range(IMAGENET) == pytest.approx((-2.118, 2.633), abs=0.01)
+    assert pixel_range(InputEncoding(offset=(-103.9, -116.8, -123.7))) == pytest.approx(
+        (-123.7, 151.1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "encoding", "fits"),
+    [
+        ((0, 255), None, True),
+        ((0, 1), TO_ONE, True),
+        # No photograph of the calibration was quite white.
+        ((0, 0.9), TO_ONE, True),
+        ((-1, 1.004), AROUND_ZERO, True),
+        ((-2.1, 2.6), IMAGENET, True),
+        ((-128, 127), InputEncoding(offset=(-128.0,)), True),
+        # Every pixel but black would be white to the network.
+        ((0, 1), None, False),
+        ((-1, 1), None, False),
+        ((-128, 127), None, False),
+        ((0, 1), AROUND_ZERO, False),
+        # Every pixel would be black.
+        ((0, 255), TO_ONE, False),
+    ],
+)
+def test_pixels_that_a_quantised_input_cannot_hold_are_refused(
+    *, held: tuple[float, float], encoding: InputEncoding | None, fits: bool
+) -> None:
+    if fits:
+        check_input_range("m", quantised(*held), encoding)
+        return
+    with pytest.raises(ModelPackageError, match="pixels from 0 to 255 become"):
+        check_input_range("m", quantised(*held), encoding)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "chosen"),
+    [
+        ((0, 255), "auto", "0..255"),
+        ((0, 1), "auto", "0..1"),
+        ((0, 0.93), "auto", "0..1"),
+        ((-1, 1.004), "auto", "-1..1"),
+        ((0, 255), "0..1", "0..1"),
+    ],
+)
+def test_the_range_of_a_quantised_input_is_the_one_it_was_calibrated_for(
+    held: tuple[float, float], wanted: str, chosen: str
+) -> None:
+    assert plain_model._range(quantised(*held), wanted) == chosen
+
+
+def test_a_range_that_is_none_of_the_usual_is_not_guessed() -> None:
+    with pytest.raises(ModelPackageError, match=r"from -2\.1 to 2\.6, which is none of"):
+        plain_model._range(quantised(-2.1, 2.6), "auto")
+
+
+def test_one_signature_is_chosen_or_all_are_named() -> None:
+    assert choose_signature(["b", "serving_default"], None, origin="m") == "serving_default"
+    assert choose_signature(["b"], None, origin="m") == "b"
+    assert choose_signature(["a", "b"], "b", origin="m") == "b"
+    for names, wanted, sentence in (
+        (["b", "a"], None, r"more than one other.*: a, b"),
+        (["a"], "c", r"no signature 'c'; it has a"),
+        ([], "c", r"it has none"),
+    ):
+        with pytest.raises(ModelPackageError, match=sentence):
+            choose_signature(names, wanted, origin="m")
+
+
+class Always:
+    """A network with one answer."""
+
+    facts = FACTS
+
+    def __init__(self, *values: float) -> None:
+        self._values = np.array(values)
+
+    def bind(self, *_: object, **__: object) -> None:
+        """Nothing to bind."""
+
+    def predict(self, _: object, **__: object) -> Outputs:
+        return Outputs(logits=self._values, features=None)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ((0.2, 0.2, 0.2, 0.2, 0.2), "probabilities"),
+        ((-0.2, 0.3, 0.2, 0.2, 0.2), "logits"),
+        ((0.1, 4.0, 0.2, 0.2, 0.2), "logits"),
+        ((0.7,), "probabilities"),
+        ((0.9, 0.8, 0.7, 0.2, 0.1), None),
+    ],
+)
+def test_what_an_output_holds_is_seen_or_refused(
+    values: tuple[float, ...], kind: str | None
+) -> None:
+    opened = Always(*values)
+    if kind is not None:
+        assert plain_model._kind(opened, "scores", InputEncoding(), 8) == kind
+        return
+    with pytest.raises(ModelPackageError, match="do not add up to 1"):
+        plain_model._kind(opened, "scores", InputEncoding(), 8)
