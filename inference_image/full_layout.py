@@ -36,7 +36,7 @@ from inference_image.contract import (
     ENV_LAYOUT,
     LAYOUT_FULL,
     MEDIA_PROBLEM,
-    PROBLEM_TITLES,
+    TITLES,
 )
 from inference_image.log import JsonLog
 from inference_image.settings import Settings
@@ -56,6 +56,16 @@ _CONNECTIONS: Final = 4096
 _DRAIN_S: Final = 25.0
 _KILL_AFTER_S: Final = 28.0
 _POLL_S: Final = 0.05
+# An idle connection may send one more request for so long after SIGTERM.
+_IDLE_WITHIN_S: Final = 1.0
+# Files in the folder that tell nginx how things stand, and places inside its configuration.
+_READY, _STOPPING = "ready", "stopping"
+_MALFORMED, _METHOD = "/.dr/malformed", "/.dr/method"
+# What nginx takes in a path without quoting; there is no way to write a "$".
+_PLAIN_PATH: Final = re.compile(r"[\w./@+=,:~-]+", re.ASCII)
+_SOCKET: Final = "workers.sock"
+# sun_path of unix(7), with its closing zero.
+_LONGEST_SOCKET_PATH: Final = 107
 _PR_SET_PDEATHSIG: Final = 1
 _NGINX_LINE: Final = re.compile(r"^(?:\d{4}/[\d/]+ [\d:]+ )?(?:\[(\w+)\] )?(?:\d+#\d+: )?(.*)$")
 
@@ -139,34 +149,52 @@ http {{
     keepalive_timeout {CALLER_KEEP_ALIVE_S}s;
     keepalive_requests 1000000;
     upstream workers {{
-        server unix:{folder}/workers.sock max_fails=0;
+        server unix:{folder}/{_SOCKET} max_fails=0;
         keepalive 64;
         keepalive_timeout {UPSTREAM_KEEP_ALIVE_S}s;
         keepalive_requests 1000000;
     }}
     server {{
         listen {where} backlog=2048;
-        if (!-f {folder}/ready) {{ return 503; }}
+        error_page 418 = @stopping;
         error_page 503 @loading;
         error_page 502 504 @lost;
         error_page 413 @too_large;
-        error_page 400 405 414 494 @malformed;
+        # Not a named location: a request that could not be read has no path to keep, without which
+        # nginx answers 500.
+        error_page 400 414 494 501 505 =400 {_MALFORMED};
+        error_page 405 {_METHOD};
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
+        proxy_set_header Host $http_host;
+        # The service bounds bodies and their time itself, and tells the sender why.
+        proxy_request_buffering off;
+        proxy_max_temp_file_size 0;
+        proxy_connect_timeout 5s;
+        proxy_read_timeout {wait_s}s;
+        proxy_send_timeout {wait_s}s;
         location / {{
+            if (!-f {folder}/{_READY}) {{ return 503; }}
+            if (-f {folder}/{_STOPPING}) {{ return 418; }}
             proxy_pass http://workers;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_set_header Host $http_host;
-            # The service bounds bodies and their time itself, and tells the sender why.
-            proxy_request_buffering off;
-            proxy_max_temp_file_size 0;
-            proxy_connect_timeout 5s;
-            proxy_read_timeout {wait_s}s;
-            proxy_send_timeout {wait_s}s;
+        }}
+        location @stopping {{
+            # The answer says `Connection: close`, and the connection is closed after it.
+            keepalive_timeout 0;
+            recursive_error_pages on;
+            proxy_pass http://workers;
         }}
         location @loading {{ {_answer(503, "The model is still loading; try again.", 1.0)} }}
         location @lost {{ {_answer(503, "The worker is gone; send it again.", 1.0)} }}
         location @too_large {{ {_answer(413, f"The body is larger than {body_bytes} bytes.")} }}
-        location @malformed {{ {_answer(400, "This is not a request that HTTP knows.")} }}
+        location = {_MALFORMED} {{
+            internal;
+            {_answer(400, "This is not a request that HTTP knows.")}
+        }}
+        location = {_METHOD} {{
+            internal;
+            {_answer(405, "The proxy does not pass this method on.")}
+        }}
     }}
 }}
 """
@@ -176,7 +204,7 @@ def _answer(status: int, detail: str, retry_after_s: float | None = None) -> str
     """Directives that answer with a problem, as the service would say it."""
     record: dict[str, Any] = {
         "type": "about:blank",
-        "title": PROBLEM_TITLES[status],
+        "title": TITLES[status],
         "status": status,
         "detail": detail,
     }
@@ -217,13 +245,7 @@ class FullLayout:
         nginx = find_nginx()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
-        try:
-            folder = Path(tempfile.mkdtemp(prefix="dr-serve-"))
-        except OSError as error:
-            raise LayoutError(
-                f"{ENV_LAYOUT}={LAYOUT_FULL} writes its sockets below {tempfile.gettempdir()}, "
-                f"and cannot ({error.strerror}); mount it, for example with --tmpfs /tmp"
-            ) from None
+        folder = _make_folder()
         try:
             return self._run(nginx, folder)
         finally:
@@ -233,12 +255,13 @@ class FullLayout:
         workers = self._start_workers(folder)
         proxy = self._start_nginx(nginx, folder)
         try:
-            return self._watch(workers, proxy, folder / "ready")
+            return self._watch(workers, proxy, folder)
         finally:
             for child in (workers, proxy):
                 child.remove()
 
-    def _watch(self, workers: "_Child", proxy: "_Child", ready: Path) -> int:
+    def _watch(self, workers: "_Child", proxy: "_Child", folder: Path) -> int:
+        ready = folder / _READY
         while not self._stopping:
             for child in (proxy, workers):
                 if child.ended():
@@ -250,6 +273,13 @@ class FullLayout:
                     ready.unlink()
             time.sleep(_POLL_S)
         give_up = time.monotonic() + _KILL_AFTER_S
+        # nginx closes idle connections on QUIT, also where a request is already on its way. So it
+        # first says in each answer that the connection ends, for as long as the lean layout does.
+        with contextlib.suppress(OSError):
+            (folder / _STOPPING).touch()
+        last_request = time.monotonic() + _IDLE_WITHIN_S
+        while time.monotonic() < last_request and not (proxy.ended() or workers.ended()):
+            time.sleep(_POLL_S)
         # First the door, then the workers: what has been accepted is answered.
         proxy.stop(signal.SIGQUIT)
         code = self._finish(proxy, give_up)
@@ -297,7 +327,7 @@ class FullLayout:
                 os.setpgid(0, 0)
                 end_with_parent()
                 self._listener.close()
-                code = self._run_workers(folder / "workers.sock", timeout_s(self._settings))
+                code = self._run_workers(folder / _SOCKET, timeout_s(self._settings))
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else 1
             finally:
@@ -350,6 +380,28 @@ class FullLayout:
 
     def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
+
+
+def _make_folder() -> Path:
+    """A folder of our own below the temporary one, closed to others."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="dr-serve-"))
+    except OSError as error:
+        # Where there is none at all, the message lists those that were tried.
+        reason = error.strerror or str(error)
+        raise LayoutError(
+            f"{ENV_LAYOUT}={LAYOUT_FULL} writes its sockets below /tmp (or TMPDIR), and cannot "
+            f"({reason}); mount it, for example with --tmpfs /tmp"
+        ) from None
+    socket_path = folder / _SOCKET
+    if not _PLAIN_PATH.fullmatch(str(folder)) or len(str(socket_path)) > _LONGEST_SOCKET_PATH:
+        folder.rmdir()
+        raise LayoutError(
+            f"{ENV_LAYOUT}={LAYOUT_FULL} cannot use {str(folder.parent)!a} for temporary files: "
+            f"the path of its socket may have {_LONGEST_SOCKET_PATH} characters, letters, digits "
+            "and ./_-@+=,:~ only; set TMPDIR to another folder"
+        )
+    return folder
 
 
 def _without_request(message: str) -> str:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from gunicorn.app.base import BaseApplication
@@ -23,6 +22,7 @@ from gunicorn.workers.base import Worker
 
 from inference_image.full_layout import end_with_parent
 from inference_image.log import JsonLog
+from inference_image.stopping import end_now
 
 # A worker runs one of these: (slot, sockets, heartbeat) -> exit code.
 Work = Callable[[int, socket.socket, Callable[[], None]], int]
@@ -163,11 +163,11 @@ class _ServiceWorker(Worker):  # type: ignore[misc]
     work: Work
 
     def init_signals(self) -> None:
-        """uvicorn sets its own when it runs; until then a stop is an exit."""
+        """uvicorn sets its own when it runs; until then a stop is the end."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-            signal.signal(number, _stop)
+            signal.signal(number, end_now)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
     def run(self) -> None:
@@ -183,7 +183,3 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._log.warning("worker_manager", message=record.getMessage())
-
-
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)

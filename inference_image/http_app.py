@@ -72,6 +72,7 @@ from inference_image.requests import (
     Photograph,
     RefusedRequestError,
     boundary_of,
+    check_content_encoding,
     check_content_type,
     extract,
     media_type,
@@ -101,6 +102,8 @@ _ANSWER_SHARE: Final = 0.03
 # Refusals that say something about the image; the others are about the service's load. Under
 # Batch Transform a refused image is a 200.
 _ABOUT_THE_IMAGE: Final = frozenset({200, 400, 413, 415, 422})
+# Of an engine's error, which may go on for pages.
+_LONGEST_REASON: Final = 300
 _ERROR_OF_ONE: Final = "refused 500"
 # The platform's bound on the product of both (CreateTransformJob, read 2026-11-28).
 _MOST_TRANSFORM_MIB: Final = 100
@@ -291,11 +294,16 @@ def problem(
     if retry_after_s is not None:
         every["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
     return Response(
-        content=json.dumps(problem_record(status, detail, retry_after_s=retry_after_s)),
+        content=problem_text(status, detail, retry_after_s=retry_after_s),
         status_code=status,
         media_type=MEDIA_PROBLEM,
         headers=every,
     )
+
+
+def problem_text(status: int, detail: str, *, retry_after_s: float | None = None) -> str:
+    """The body of a problem as JSON."""
+    return json.dumps(problem_record(status, detail, retry_after_s=retry_after_s))
 
 
 def problem_record(status: int, detail: str, *, retry_after_s: float | None = None) -> Problem:
@@ -381,7 +389,8 @@ class _Service:
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001
             # Whatever a damaged file leads the engine to, the container must end and say so.
-            self._fail(f"the model cannot be loaded ({type(error).__name__}: {error})")
+            reason = " ".join(str(error).split())[:_LONGEST_REASON]
+            self._fail(f"the model cannot be loaded ({type(error).__name__}: {reason})")
 
     def _become_ready(self) -> None:
         started = time.perf_counter()
@@ -498,9 +507,11 @@ class _Service:
         predictor = self._ready.predictor
         if predictor is None:
             return self._not_ready()
-        options = parse_attributes(request.headers.get(CUSTOM_ATTRIBUTES_HEADER))
+        # A header that comes twice means both (RFC 9110, 5.3).
+        options = parse_attributes(",".join(request.headers.getlist(CUSTOM_ATTRIBUTES_HEADER)))
         content_type = request.headers.get("content-type")
         check_content_type(media_type(content_type))
+        check_content_encoding(request.headers.getlist("content-encoding"))
         deadline_s = began + self._settings.timeout_s
         left_s = deadline_s - time.perf_counter()
         # The place in the queue is taken before the body is read, so that the limits hold for

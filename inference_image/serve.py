@@ -41,12 +41,12 @@ from inference_image.log import JsonLog
 from inference_image.metrics import Metrics
 from inference_image.settings import Settings, SettingsError
 from inference_image.sizing import fitting_workers
+from inference_image.stopping import EXIT_STOPPED, end_now
 
 if TYPE_CHECKING:
     import uvicorn
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-EXIT_STOPPED: Final = 0
 EXIT_WORKERS: Final = 1
 EXIT_SETTINGS: Final = 2
 EXIT_MODEL: Final = 3
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started_s = process_start_s()
     # PID 1 ignores signals that it does not handle, and the imports below take a while.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop_early)
+        signal.signal(number, end_now)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words not in ([], ["serve"]):
         return _fail(EXIT_SETTINGS, f"the only command is 'serve'; got {' '.join(words)!r}")
@@ -496,7 +496,7 @@ def _protocol_class() -> "type[HttpToolsProtocol]":
 
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    from inference_image.http_app import CLOSING
+    from inference_image.http_app import CLOSING, problem_text
 
     class Protocol(HttpToolsProtocol):
         """Closes a connection on which a request's header does not end in time, or is too long.
@@ -550,6 +550,21 @@ def _protocol_class() -> "type[HttpToolsProtocol]":
                 self._header_bytes += len(data)
                 if self._header_bytes > _MOST_HEADER_BYTES and not self.transport.is_closing():
                     self.send_400_response("The request's header is too long.")
+
+        def send_400_response(self, msg: str) -> None:
+            """What is no HTTP gets a problem as well; the connection ends with it."""
+            body = problem_text(400, f"{msg.rstrip('.')}.").encode()
+            added = b"".join(
+                name + b": " + value + b"\r\n" for name, value in self.server_state.default_headers
+            )
+            self.transport.write(
+                b"HTTP/1.1 400 Bad Request\r\n"
+                + added
+                + f"content-type: {MEDIA_PROBLEM}\r\ncontent-length: {len(body)}\r\n".encode()
+                + b"connection: close\r\n\r\n"
+                + body
+            )
+            self.transport.close()
 
         def on_message_begin(self) -> None:
             self._begun = True
@@ -784,12 +799,16 @@ class _Supervisor:
     def _start(self, slot: int) -> None:
         blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGALRM}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        if self._stopping:
+            # The signal came just before: a worker that starts now would not have had it.
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            return
         pid = os.fork()
         if pid == 0:
             code = EXIT_WORKERS
             try:
                 for number in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(number, _stop_early)
+                    signal.signal(number, end_now)
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 os.close(self._lifeline[1])
                 _end_with_parent(self._lifeline[0])
@@ -847,10 +866,6 @@ def _end_with_parent(lifeline: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
-
-
-def _stop_early(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_STOPPED)
 
 
 def process_start_s() -> float:

@@ -22,7 +22,13 @@ from inference_image.sizing import (
     default_threads,
     default_workers,
 )
-from inference_image.variables import VARIABLES, SettingsError, Variable, read_setting
+from inference_image.variables import (
+    VARIABLES,
+    SettingsError,
+    Variable,
+    check_names,
+    read_setting,
+)
 
 __all__ = ["VARIABLES", "Settings", "SettingsError", "Variable"]
 
@@ -74,6 +80,7 @@ class Settings:
         Raises:
             SettingsError: naming the variable, its value and what is allowed.
         """
+        check_names(environment)
         available = available_cpus() if cpus is None else cpus
 
         def read(name: str) -> Any:

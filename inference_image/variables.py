@@ -7,7 +7,7 @@ Standard library only: the constructs refuse at synthesis what the container wou
 it starts, by the same table.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,9 @@ _TRUE: Final = ("true", "1", "yes")
 _FALSE: Final = ("false", "0", "no", "")
 # Pillow warns about more; a warning in a server is a log line that nobody asked for.
 _MOST_PIXELS: Final = 89_000_000
+# Names that begin so are ours, or somebody's by chance; those that are as similar as this are ours.
+_PREFIXES: Final = ("DR_", "MODEL_SERVER_")
+_MISSPELT: Final = 0.85
 # Reads a text that is set: (name, text) -> value.
 _Read = Callable[[str, str], Any]
 
@@ -266,6 +269,26 @@ def read_setting(name: str, environment: Mapping[str, str]) -> Any:
         SettingsError: naming the variable, its value and what is allowed.
     """
     return _BY_NAME[name].value(environment)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names that are one of ours misspelt: the setting would be passed over in silence.
+
+    Other unknown names stay, since a platform adds variables of its own (Kubernetes one such as
+    `DR_SERVICE_HOST` for each service).
+
+    Raises:
+        SettingsError: naming the variable and the one that was meant.
+    """
+    for name in sorted(names):
+        if name in _BY_NAME or not name.startswith(_PREFIXES):
+            continue
+        # Imported here: hardly any environment has such a name.
+        from difflib import get_close_matches
+
+        meant = get_close_matches(name, _BY_NAME, n=1, cutoff=_MISSPELT)
+        if meant:
+            raise SettingsError(f"{name} is not a setting; {meant[0]} is meant, it seems")
 
 
 def setting_fault(name: str, text: str) -> str | None:

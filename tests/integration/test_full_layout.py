@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import signal
 import socket
@@ -107,15 +108,81 @@ def test_the_service_and_not_nginx_refuses_a_large_body() -> None:
     assert "an image may have 2000000" in reply.json()["detail"]
 
 
+NO_HTTP = (
+    b"GET /ping HTTP/1.1\r\n\r\n",
+    b"Good morning\r\n\r\n",
+    b"GET /ping%00 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+    b"GET /ping HTTP/9.9\r\nHost: x\r\n\r\n",
+    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /ping HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+    b"POST /invocations HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+)
+
+
+def said(port: int, request: bytes) -> tuple[int, bytes, Any]:
+    """Status, header and the JSON of what comes back before the connection ends."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as caller:
+        caller.sendall(request)
+        response = http.client.HTTPResponse(caller)
+        response.begin()
+        return response.status, response.headers["content-type"], json.loads(response.read())
+
+
 def test_what_is_no_http_is_a_problem_too() -> None:
     with running(full()) as served:
-        address = ("127.0.0.1", served.connect().port)
-        with socket.create_connection(address, timeout=10) as caller:
-            caller.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
-            answer = caller.recv(4000)
-    assert b" 400 " in answer.splitlines()[0]
-    assert b"application/problem+json" in answer
-    assert b"<html>" not in answer
+        port = served.connect().port
+        for request in NO_HTTP:
+            status, kind, problem = said(port, request)
+            assert (status, kind) == (400, "application/problem+json"), request[:60]
+            assert problem["status"] == 400
+        status, kind, problem = said(port, b"TRACE /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (status, kind) == (405, "application/problem+json")
+        assert problem["status"] == 405
+        # The places of nginx's own answers are nobody else's.
+        assert served.request("GET", "/.dr/malformed").status == 404
+        assert invoke(served).status == 200
+
+
+def test_a_request_on_an_idle_connection_is_answered_while_it_stops(tmp_path: Path) -> None:
+    with running(full(**TWO_WORKERS, TMPDIR=str(tmp_path))) as served:
+        connection = served.connect()
+        for moment in ("before", "after"):
+            connection.request("POST", "/invocations", drawn_jpeg(), JPEG)
+            response = connection.getresponse()
+            assert response.status == 200
+            response.read()
+            if moment == "before":
+                assert response.headers["connection"] == "keep-alive"
+                idle = connection.sock
+                stop(served)
+                wait_until(lambda: any(tmp_path.glob("dr-serve-*/stopping")))
+                # Held here, so that the moment for the last request does not pass meanwhile.
+                served.process.send_signal(signal.SIGSTOP)
+                assert connection.sock is idle
+        assert response.headers["connection"] == "close"
+        # Whoever connects now is answered, and told the same.
+        late = served.connect()
+        late.request("GET", "/ping")
+        assert late.getresponse().headers["connection"] == "close"
+        late.close()
+        served.process.send_signal(signal.SIGCONT)
+        connection.close()
+        assert served.end() == 0
+
+
+def test_without_a_folder_for_its_files_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a $place").mkdir()
+    (tmp_path / ("long" * 25)).mkdir()
+    for folder, fragment in (("a $place", "set TMPDIR"), ("long" * 25, "set TMPDIR")):
+        with full(TMPDIR=str(tmp_path / folder)) as served:
+            assert served.end() == serve.EXIT_SETTINGS
+            (sentence,) = served.sentences()
+        assert fragment in sentence
+        assert list((tmp_path / folder).iterdir()) == []
 
 
 def test_a_request_that_is_under_way_at_sigterm_is_answered() -> None:

@@ -114,6 +114,40 @@ def test_a_request_on_an_idle_connection_is_answered_while_it_stops(workers: str
         assert time.monotonic() - begun < 10
 
 
+def test_what_is_no_http_is_a_problem() -> None:
+    with running(Served(TINY_MODEL)) as served:
+        port = served.connect().port
+        for request in (
+            b"Good morning\r\n\r\n",
+            b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+            b"GET /ping HTTP/1.1\r\nHost: x\r\n" + b"X: 1\r\n" * 100_000 + b"\r\n",
+            b"\x16\x03\x01\x02\x00" + bytes(200),
+        ):
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as caller:
+                with contextlib.suppress(ConnectionError):
+                    caller.sendall(request)
+                response = http.client.HTTPResponse(caller)
+                response.begin()
+                assert response.status == 400, request[:60]
+                assert response.headers["content-type"] == "application/problem+json"
+                assert json.loads(response.read())["status"] == 400
+
+
+def test_an_attribute_in_a_second_header_counts_as_well() -> None:
+    with running(Served(TINY_MODEL)) as served:
+        connection = served.connect()
+        connection.putrequest("POST", "/invocations")
+        connection.putheader("Content-Type", "image/jpeg")
+        connection.putheader("Content-Length", str(len(drawn_jpeg())))
+        for value in ("operating_point=high_sensitivity", "operating=unknown"):
+            connection.putheader("X-Amzn-SageMaker-Custom-Attributes", value)
+        connection.endheaders(drawn_jpeg())
+        response = connection.getresponse()
+        assert response.status == 400
+        assert "operating=unknown" in json.loads(response.read())["detail"]
+        connection.close()
+
+
 def test_a_connection_that_stays_idle_does_not_keep_it_from_stopping() -> None:
     with running(Served(TINY_MODEL)) as served:
         connection = served.connect()

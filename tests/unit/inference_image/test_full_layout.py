@@ -60,6 +60,16 @@ def test_everything_that_is_written_lies_in_the_folder() -> None:
     assert "error_log stderr" in text
 
 
+def test_no_temporary_folder_at_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(**_: Any) -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/']")
+
+    monkeypatch.setattr(full_layout.tempfile, "mkdtemp", nowhere)
+    monkeypatch.setattr(full_layout.tempfile, "gettempdir", nowhere)
+    with pytest.raises(full_layout.LayoutError, match=r"cannot \(No usable .*--tmpfs /tmp"):
+        full_layout._make_folder()
+
+
 def test_it_listens_where_the_service_was_told_to() -> None:
     assert "listen 10.0.0.1:9000 " in configuration()
     assert "listen [::1]:9000 " in configuration(host="::1")

@@ -1,6 +1,7 @@
 """The parts of `serve` that need no process of their own."""
 
 import io
+import signal
 import socket
 import threading
 import time
@@ -89,6 +90,19 @@ def supervisor(listener: socket.socket) -> serve._Supervisor:
         work=lambda _: 0,
         log=JsonLog(level="info", stream=io.StringIO()),
     )
+
+
+def test_no_worker_starts_once_the_others_have_been_told_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serve.os, "fork", lambda: pytest.fail("a worker was started"))
+    with closing(serve._listen(settings())) as listener:
+        stopping = supervisor(listener)
+        stopping._stopping = True
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+        stopping._start(0)
+        assert stopping._running == {}
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == before
 
 
 def test_a_caller_who_sends_drop_by_drop_is_left_after_a_second() -> None:

@@ -208,3 +208,23 @@ def test_metrics_are_chosen_by_name(text: str, expected: set[str]) -> None:
 def test_metrics_that_are_not_known_are_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="DR_METRICS must be any of prometheus, emf"):
         Settings.from_environment({"DR_METRICS": text})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("DR_MAX_IMAGE_PIXEL", "DR_MAX_IMAGE_PIXELS"),
+        ("DR_LOGLEVEL", "DR_LOG_LEVEL"),
+        ("MODEL_SERVER_WORKER", "MODEL_SERVER_WORKERS"),
+    ],
+)
+def test_a_name_that_is_misspelt_is_refused(name: str, meant: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is not a setting; {meant} is meant"):
+        Settings.from_environment({name: "1"})
+
+
+@pytest.mark.parametrize(
+    "name", ["DR_SERVICE_HOST", "DR_PORT", "DR_SHARED", "DR_LOG_LEVEL", "MY_DR_LOG_LEVELS"]
+)
+def test_names_of_others_are_left_alone(name: str) -> None:
+    assert Settings.from_environment({name: "info"}).log_level == "info"
