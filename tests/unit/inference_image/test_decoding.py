@@ -203,11 +203,11 @@ def scanned_again(side_px: int, copies: int, *, between: bytes = b"") -> bytes:
 def test_scans_are_counted_before_they_are_decoded(between: bytes) -> None:
     assert decode(scanned_again(16, 60, between=between))
     for data in (scanned_again(16, 101, between=between), scanned_again(5000, 45, between=between)):
-        begun = time.perf_counter()
+        begun = time.process_time()
         with pytest.raises(PhotographError, match="scans") as refusal:
             decode(data)
         assert refusal.value.status == 422
-        assert time.perf_counter() - begun < 1.0
+        assert time.process_time() - begun < 1.0
 
 
 def test_what_follows_the_end_of_the_picture_is_not_part_of_it() -> None:
@@ -228,11 +228,11 @@ def test_what_follows_the_end_of_the_picture_is_not_part_of_it() -> None:
 def test_a_header_without_end_is_refused_at_once(header: bytes) -> None:
     frame = drawn_jpeg()[2:]
     for data in (b"\xff\xd8" + header, b"\xff\xd8" + header + frame):
-        begun = time.perf_counter()
+        begun = time.process_time()
         with pytest.raises(PhotographError) as refusal:
             decode(data)
         assert refusal.value.status == 422
-        assert time.perf_counter() - begun < 0.5
+        assert time.process_time() - begun < 0.5
 
 
 @pytest.mark.parametrize("padding", [b"\xff" * 8, b"\0" * 8])
@@ -248,11 +248,11 @@ def test_a_png_of_countless_chunks_is_refused_at_once() -> None:
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 10, 10, 8, 0, 0, 0, 0))
     data = b"\x89PNG\r\n\x1a\n" + header + chunk(b"abCd") * 200_000
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(PhotographError, match="chunks") as refusal:
         decode(data)
     assert refusal.value.status == 422
-    assert time.perf_counter() - begun < 0.5
+    assert time.process_time() - begun < 0.5
 
 
 def test_the_declared_type_must_not_contradict_the_bytes() -> None:

@@ -217,7 +217,8 @@ def test_a_header_that_does_not_end_closes_the_connection(
     monkeypatch.setattr(serve, "_HEADER_WITHIN_S", 0.2)
     begun = time.perf_counter()
     asyncio.run(_answer_to(_App(), [sent]))
-    assert 0.1 < time.perf_counter() - begun < 5
+    # It ends because the connection does; without that it would wait ten seconds and fail.
+    assert time.perf_counter() - begun > 0.1
 
 
 @pytest.mark.parametrize(
