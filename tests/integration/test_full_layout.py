@@ -322,3 +322,32 @@ def test_it_needs_no_rights(options: tuple[str, ...]) -> None:
         stop(served)
         assert served.end() == 0
         assert [e for e in served.events if e["level"] != "info"] == []
+
+
+# All that may be written is a file system in memory, in the place of /var/tmp.
+READ_ONLY = (
+    "mount --make-rprivate / && mount -o remount,bind,ro / && mount -t tmpfs none /var/tmp "
+    '&& ! touch /dr-probe 2> /dev/null && exec "$@"'
+)
+
+
+def read_only_root() -> tuple[str, ...]:
+    """A command prefix under which the root file system cannot be written."""
+    namespace = ["unshare", "--mount"]
+    if os.geteuid() != 0:
+        namespace += ["--user", "--map-root-user"]
+    prefix = (*namespace, "sh", "-c", READ_ONLY, "sh")
+    done = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"this user may make no mount namespace: {done.stderr.strip()}")
+    return prefix
+
+
+def test_it_needs_nothing_that_can_be_written_but_its_temporary_folder() -> None:
+    prefix = read_only_root()
+    with running(full(prefix=prefix, TMPDIR="/var/tmp", HOME="/nonexistent")) as served:
+        assert invoke(served).status == 200
+        stop(served)
+        assert served.end() == 0
+        assert served.sentences() == []
+        assert [e for e in served.events if e["level"] != "info"] == []
