@@ -55,6 +55,8 @@ _SCORED_POINTS: Final = 128
 # thumbnail with a shorter side than this has too few for that.
 _MIN_SAMPLED_PX: Final = 64
 _ANGLE_BINS: Final = 64
+# So near to the frame an edge is the frame's.
+_FRAME_EDGE_PX: Final = 2
 # Red and green both at this level: nothing of the retina is left in the pixel.
 _WASHED_OUT: Final = 243
 # Red minus blue of a corner that no background has, but a retina in full light does.
@@ -729,8 +731,11 @@ def _arc_fraction(
     bins = ((angles + math.pi) * (_ANGLE_BINS / (2 * math.pi))).astype(np.intp) % _ANGLE_BINS
     seen = np.zeros(_ANGLE_BINS, dtype=bool)
     seen[bins] = True
+    if min(x, y, width - x, height - y) - radius > _FRAME_EDGE_PX:
+        return float(np.count_nonzero(seen)) / _ANGLE_BINS
     edge_x, edge_y = x + radius * _BIN_COSINES, y + radius * _BIN_SINES
-    framed = (edge_x > 2) & (edge_x < width - 2) & (edge_y > 2) & (edge_y < height - 2)
+    framed = (edge_x > _FRAME_EDGE_PX) & (edge_x < width - _FRAME_EDGE_PX)
+    framed &= (edge_y > _FRAME_EDGE_PX) & (edge_y < height - _FRAME_EDGE_PX)
     total = int(np.count_nonzero(framed))
     # A disc whose edge lies almost wholly outside the frame leaves too little to trust.
     if total < _ANGLE_BINS // 8:
@@ -848,53 +853,61 @@ def _vesselness(green: ShortArray, least: float) -> float | None:
 def _line_ratio(green: ShortArray, row_step: int) -> float:
     """Vesselness by every `row_step`-th row."""
     side = _VESSEL_PX - 2 * _VESSEL_MARGIN_PX
-    rows = slice(_VESSEL_MARGIN_PX, _VESSEL_MARGIN_PX + side, row_step)
-    inner = green[rows, _VESSEL_MARGIN_PX : _VESSEL_MARGIN_PX + side]
+    first = _VESSEL_MARGIN_PX - _LINE_REACH_PX
+    row, column = green.strides
+    # What lies a whole number of rows from the sampled ones is one long row: NumPy takes no
+    # longer for it than for a single row of the picture.
+    shape = (2 * _LINE_REACH_PX + 1, -(-side // row_step), _VESSEL_PX)
+    offset, strides = first * row, (row, row_step * row, column)
+    bands = np.ascontiguousarray(np.ndarray(shape, np.int16, green, offset, strides))
+    length = shape[1] * _VESSEL_PX
     # Dark lines in the first half, bright ones in the second.
-    best = np.zeros((2, *inner.shape), np.int16)
+    best = np.zeros((2, length - 2 * _LINE_REACH_PX), np.int16)
     for steps, lines in _LINES.items():
-        np.maximum(best, _line_contrast(green, lines, steps, inner.shape, row_step), out=best)
+        np.maximum(best, _line_contrast(bands, lines, steps, best.shape[1]), out=best)
         if steps < _LONGEST_LINE:  # the shorter ones come first
             best *= _LONGEST_LINE // steps
-    inside = _disc_indices(side, row_step)
-    lit = inner.ravel()[inside] > 0
+    inside = _vessel_places(row_step)
+    lit = bands[_LINE_REACH_PX].ravel().take(inside) > 0
     if not lit.all():
         inside = inside[lit]
     if inside.size == 0:
         return 0.0
     # Sums of four pixels; half a level of contrast is what rounding alone gives.
-    dark, bright = _sorted(best.reshape(2, -1).take(inside, axis=1))
+    dark, bright = _sorted(best.take(inside - _LINE_REACH_PX, axis=1))
     return _quantile(dark, 0.95) / max(2.0, _quantile(bright, 0.95))
 
 
+@lru_cache(maxsize=2)
+def _vessel_places(row_step: int) -> IndexArray:
+    """Where the disc's pixels are in the sampled rows of the whole picture's width."""
+    side = _VESSEL_PX - 2 * _VESSEL_MARGIN_PX
+    rows, columns = np.divmod(_disc_indices(side, row_step), side)
+    return rows * _VESSEL_PX + columns + _VESSEL_MARGIN_PX
+
+
 def _line_contrast(
-    green: ShortArray,
-    lines: tuple[tuple[int, int], ...],
-    steps: int,
-    shape: tuple[int, int],
-    row_step: int,
+    bands: ShortArray, lines: tuple[tuple[int, int], ...], steps: int, length: int
 ) -> ShortArray:
     """By how much lines are darker, and brighter, than the lines beside them; the most of all."""
-    row, column = green.strides
+    row, _, column = bands.strides
     # For each direction both halves of the line, each with its neighbours: few, long operations.
-    sums = np.empty((len(lines), 2, 3, *shape), np.int16)
+    sums = np.empty((len(lines), 2, 3, length), np.int16)
     for total, (dx, dy) in zip(sums, lines, strict=True):
         along = dy * row + dx * column
         # Across the line, to the middle of what lies on either side of it.
         away = _RIDGE_HALF_WIDTH_PX / math.hypot(dx, dy)
         aside = round(dx * away) * row - round(dy * away) * column
-        start = _VESSEL_MARGIN_PX * (row + column) - aside
-        strides = (along, -steps * along, aside, row_step * row, column)
-        pixels: ShortArray = np.ndarray((steps, *total.shape), np.int16, green, start, strides)
+        start = _LINE_REACH_PX * (row + column) - aside
+        strides = (along, -steps * along, aside, column)
+        pixels: ShortArray = np.ndarray((steps, *total.shape), np.int16, bands, start, strides)
         np.add.reduce(pixels, axis=0, out=total)
     one, centre, other = sums[:, :, 0], sums[:, :, 1], sums[:, :, 2]
     darker = np.minimum(one, other)
     darker -= centre
     brighter = np.maximum(one, other, out=one)
     np.subtract(centre, brighter, out=brighter)
-    return np.stack(
-        (
-            np.minimum(darker[:, 0], darker[:, 1]).max(axis=0),
-            np.minimum(brighter[:, 0], brighter[:, 1]).max(axis=0),
-        )
-    )
+    best = np.empty((2, length), np.int16)
+    np.minimum(darker[:, 0], darker[:, 1]).max(axis=0, out=best[0])
+    np.minimum(brighter[:, 0], brighter[:, 1]).max(axis=0, out=best[1])
+    return best

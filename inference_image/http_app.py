@@ -528,8 +528,6 @@ class _Service:
             job = self.executor.submit(
                 self._run, predictor, work, content_type, options, deadline_s
             )
-            waiting = asyncio.wrap_future(job)
-            waiting.add_done_callback(lambda done: _finished(done, work, place))
         except BaseException:
             place.leave()
             raise
@@ -537,11 +535,17 @@ class _Service:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
 
-        def end(_: object = None) -> None:
+        def end() -> None:
             if not ended.done():
                 ended.set_result(None)
 
-        waiting.add_done_callback(end)
+        def finish() -> None:
+            work.drop()
+            place.leave()
+            end()
+
+        # One step from the worker thread to the handler: each turn of the event loop costs.
+        job.add_done_callback(lambda _: _call_in(loop, finish))
         sender = _Sender(request, on_leaving=end)
         timer = loop.call_later(max(0.0, left_s), end)
         try:
@@ -551,7 +555,7 @@ class _Service:
             sender.forget()
         if work.queued_ms is not None:
             fields["queue_ms"] = work.queued_ms
-        if waiting.done():
+        if job.done():
             return self._result(job, predictor, request, began, fields)
         job.cancel()
         work.abandon()
@@ -902,12 +906,10 @@ class _Work:
         self._body = b""
 
 
-def _finished(waiting: "asyncio.Future[Answers]", work: _Work, place: _Place) -> None:
-    work.drop()
-    place.leave()
-    # Retrieved here as well, so that a request that gave up leaves no warning behind.
-    if not waiting.cancelled():
-        waiting.exception()
+def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Have the event loop of another thread make a call, unless it has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
 
 
 class _Sender:

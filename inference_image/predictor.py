@@ -355,16 +355,18 @@ class Predictor:
             raise EngineError(str(error)) from None
 
     def _probabilities(self, logits: npt.NDArray[np.float64]) -> tuple[float, ...]:
-        with np.errstate(over="ignore"):
-            scaled = logits / self.spec.temperature
+        # So few numbers are faster as Python's own, which are float64 as well.
+        scaled = [value / self.spec.temperature for value in logits.tolist()]
         # Infinite after a division is as unusable as before it: the softmax would not be finite.
-        if not np.isfinite(scaled).all():
+        if not all(map(math.isfinite, scaled)):
             raise EngineError(f"model {self.spec.id} produced a value that is not a number")
-        if scaled.size == 1:
+        if len(scaled) == 1:
             # A single logit is the log-odds of the positive class.
-            scaled = np.array([0.0, float(scaled[0])])
-        powers = np.exp(scaled - scaled.max())
-        return tuple(float(p) for p in powers / powers.sum())
+            scaled = [0.0, scaled[0]]
+        highest = max(scaled)
+        powers = [math.exp(value - highest) for value in scaled]
+        total = math.fsum(powers)
+        return tuple(power / total for power in powers)
 
     def _explain(
         self,
@@ -396,7 +398,7 @@ class Predictor:
     ) -> Answer:
         grade = label = referable = positive = consistent = None
         if probabilities is not None:
-            best = int(np.argmax(probabilities))
+            best = probabilities.index(max(probabilities))
             label = self.spec.labels[best]
             graded = self.spec.task == TASK_GRADE5
             referable = min(1.0, math.fsum(probabilities[REFERABLE_FROM_GRADE if graded else 1 :]))

@@ -262,9 +262,8 @@ def _square(image: Image.Image, circle: FundusCircle, size_px: int) -> ByteArray
         return np.asarray(image)
     first_x, last_x = _span(left, width, scale, size_px)
     first_y, last_y = _span(top, height, scale, size_px)
-    target = np.zeros((size_px, size_px, 3), dtype=np.uint8)
     if last_x <= first_x or last_y <= first_y:
-        return target
+        return np.zeros((size_px, size_px, 3), dtype=np.uint8)
     box = (
         max(0.0, left + first_x * scale),
         max(0.0, top + first_y * scale),
@@ -281,6 +280,9 @@ def _square(image: Image.Image, circle: FundusCircle, size_px: int) -> ByteArray
         # since the filter counts pixels as wholly inside or outside of an area.
         reducing_gap=3.0 if shrinking else None,
     )
+    if part.size == (size_px, size_px):
+        return np.asarray(part)
+    target = np.zeros((size_px, size_px, 3), dtype=np.uint8)
     target[first_y:last_y, first_x:last_x] = np.asarray(part)
     return target
 

@@ -44,6 +44,8 @@ from inference_image.sizing import fitting_workers
 from inference_image.stopping import EXIT_STOPPED, end_now
 
 if TYPE_CHECKING:
+    import asyncio
+
     import uvicorn
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -68,6 +70,9 @@ _TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
 _HEADER_WITHIN_S: Final = 30.0
 _MOST_HEADER_BYTES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
+# An answer's header waits so long for its body. What begins so is one, unlike 100 (Continue).
+_HEADER_WAITS_S: Final = 0.005
+_FINAL_STATUS: Final = (b"HTTP/1.1 2", b"HTTP/1.1 3", b"HTTP/1.1 4", b"HTTP/1.1 5")
 # A worker whose queue is full accepts so many connections in one turn of its event loop.
 _REFUSED_AT_ONCE: Final = 64
 # What a worker imports before it loads its model.
@@ -647,24 +652,31 @@ class _OneWrite:
     """A transport that sends an answer's header and body in one piece.
 
     uvicorn writes them one after the other, and each is a call of the kernel, for which the
-    interpreter is given away and waited for.
+    interpreter is given away and waited for. So a header waits for what follows it: the body, or
+    the end of a moment.
     """
 
     def __init__(self, transport: Any, loop: Any) -> None:
         self._transport = transport
         self._loop = loop
-        self._waiting: list[bytes] = []
+        self._header = b""
+        self._overdue: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
-        """Send soon: with what else is written before the event loop's next turn."""
-        if not self._waiting:
-            self._loop.call_soon(self._flush)
-        self._waiting.append(data)
+        """Send at once, with the header that waits; a header alone is sent soon."""
+        if self._header or not data.startswith(_FINAL_STATUS):
+            self.write_now(data)
+        else:
+            self._header = data
+            self._overdue = self._loop.call_later(_HEADER_WAITS_S, self._flush)
 
     def write_now(self, data: bytes) -> None:
-        """Send what waits, and this."""
-        self._flush()
-        self._transport.write(data)
+        """Send what waits, and this, at once."""
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        header, self._header = self._header, b""
+        self._transport.write(header + data if header else data)
 
     def close(self) -> None:
         """Close when everything has been sent."""
@@ -675,10 +687,8 @@ class _OneWrite:
         return getattr(self._transport, name)
 
     def _flush(self) -> None:
-        if self._waiting:
-            data = b"".join(self._waiting)
-            self._waiting.clear()
-            self._transport.write(data)
+        if self._header:
+            self.write_now(b"")
 
 
 class _Supervisor:
