@@ -660,7 +660,7 @@ def bench_cloudwatch(
     run(folder, region=region, wait_s=wait_s)
 
 
-@bench_app.command("sweep-watch")
+@bench_app.command("sweep-watch", hidden=True)
 def bench_sweep_watch(
     folder: Annotated[Path, typer.Argument(help="Folder of the sweep.")],
 ) -> None:

@@ -344,6 +344,8 @@ def command_of(asked: Asked) -> str:
     parts = [dr(f"bench sweep {' '.join(asked.rows)} --on {asked.place}")]
     parts += [f"--runtime {runtime}" for runtime in asked.runtimes]
     parts += [f"--package {package}" for package in asked.packages]
+    if asked.tensorflow_python is not None:
+        parts.append(f"--tensorflow-python {asked.tensorflow_python}")
     parts += [
         f"--requests {asked.requests} --interval-s {asked.interval_s:g}",
         f"--cold-requests {asked.cold_requests} --cold-gap-s {asked.cold_gap_s:g}",

@@ -230,3 +230,49 @@ def test_the_journal_is_written_before_the_watcher_looks(
     monkeypatch.setattr(sweep, "_start_watcher", look)
     bench_sweep(asked)
     assert seen == [True]
+
+
+@pytest.fixture
+def both(tmp_path: Path, repository: Path) -> tuple[str, str]:
+    """`--package` values of two packages: one for each flavour of the container."""
+    demo = repository / "model_artifacts" / "mobilenet-demo"
+    saved = tmp_path / "saved"
+    (saved / "1").mkdir(parents=True)
+    document = json.loads((demo / "model.json").read_text())
+    file = {"sha256": "ab" * 32, "size_bytes": 3}
+    document |= {"files": {"1/saved_model.pb": file}, "head_file": None}
+    (saved / "model.json").write_text(json.dumps(document))
+    (saved / "1" / "saved_model.pb").write_bytes(b"abc")
+    return f"mobilenet:int8={demo}", f"mobilenet:saved={saved}"
+
+
+def test_a_package_is_measured_in_the_flavours_that_can_run_it(
+    both: tuple[str, str], asked: Asked, cloud: FileCloud
+) -> None:
+    bench_sweep(
+        replace(
+            asked,
+            rows=ROWS[:1],
+            runtimes=("litert", "tensorflow"),
+            packages=both,
+            tensorflow_python=Path("/usr/bin/env"),
+        )
+    )
+    records = read_jsonl(asked.out / "requests.jsonl")
+    assert {(r.configuration, r.runtime) for r in records} == {
+        (f"{ROWS[0]}+int8", "litert"),
+        (f"{ROWS[0]}+tensorflow+saved", "tensorflow"),
+    }
+    # The app finds each under the name that the matrix has for the row's package.
+    for label in ("int8", "saved"):
+        assert (asked.out / "packages" / label / "mobilenet-demo" / "model.json").is_file()
+
+
+def test_the_tensorflow_flavour_needs_its_interpreter(
+    both: tuple[str, str], asked: Asked, cloud: FileCloud
+) -> None:
+    wanted = replace(asked, runtimes=("tensorflow",), packages=both)
+    with pytest.raises(CommandError, match="needs --tensorflow-python"):
+        bench_sweep(wanted)
+    with pytest.raises(CommandError, match="nowhere is not a program"):
+        bench_sweep(replace(wanted, tensorflow_python=Path("nowhere")))

@@ -9,7 +9,13 @@ import pytest
 from dr_cli.analyse import analyse_study
 from dr_experiments.beside_study import BEGIN, END, beside_markdown, phases_markdown, runs_of
 from dr_experiments.client import Client
-from dr_experiments.records import RequestRecord, RunContext, records_of, write_jsonl
+from dr_experiments.records import (
+    RequestRecord,
+    RunContext,
+    read_jsonl,
+    records_of,
+    write_jsonl,
+)
 from dr_experiments.scenarios import ScenarioResult
 from dr_experiments.study import COLD, ROUND_TRIP, WARM, Series, Study, StudyError, read_study
 from tests.unit.dr_experiments.fakes import PAYLOAD, FakeClock, FakeTarget
@@ -142,3 +148,22 @@ def test_the_command_writes_between_its_own_markers(blank: RequestRecord, tmp_pa
     assert text.endswith(f"{END}\nafter\n")
     assert "| warm | round trip | MobileNet | 1 GB → 2 GB | 2.00 (2.00 to 2.00) | 3.00 |" in text
     analyse_study(study, write=page, check=True, beside=records)
+
+
+def test_the_page_says_what_the_records_say(repository: Path) -> None:
+    """The part that needs no file from outside: the phases of the local cold starts."""
+    records = read_jsonl(repository / "docs/reports/local-study/requests.jsonl")
+    page = (repository / "docs/reproduction.md").read_text("utf-8")
+    assert phases_markdown(records) in page
+    runs = runs_of(records)
+    assert set(runs) == {"litert", "tensorflow"}
+    assert all(len(study.series) == 12 for study in runs.values())
+
+
+def test_the_page_stands_beside_the_study(shared_data: Path, repository: Path) -> None:
+    analyse_study(
+        shared_data / "thesis-measurements",
+        write=repository / "docs/reproduction.md",
+        check=True,
+        beside=repository / "docs/reports/local-study/requests.jsonl",
+    )

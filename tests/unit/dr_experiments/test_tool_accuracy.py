@@ -9,7 +9,7 @@ import pytest
 from dr_experiments.client import Client
 from dr_experiments.load import open_loop
 from dr_experiments.scenarios import realtime
-from dr_experiments.statistics import summarise
+from dr_experiments.statistics import percentile, ratio_of_means, summarise
 from dr_experiments.targets import UrlTarget
 from tests.unit.dr_experiments.fakes import PAYLOAD
 from tests.unit.dr_experiments.http_fakes import served
@@ -80,3 +80,22 @@ def test_the_client_costs_little_beside_a_request() -> None:
             assert client.measure(PAYLOAD).ok
         per_request_ms = (time.thread_time() - begin) / 200 * 1000
     assert per_request_ms < 5
+
+
+def test_bootstrap_intervals_cover_as_often_as_the_documentation_says() -> None:
+    """Median of 25, and the quotient of two means of 25; at least four standard errors below.
+
+    Of 400 runs each the median's covered 388 and the quotient's 372 (docs/experiments.md).
+    """
+    generator = np.random.default_rng(11)
+    medians = ratios = 0
+    for _ in range(60):
+        median = percentile(list(generator.exponential(1.0, 25)), 50)
+        medians += float(median.low or 0) <= np.log(2) <= float(median.high or 0)
+        ratio = ratio_of_means(
+            list(1 + generator.exponential(2.0, 25)), list(1 + generator.exponential(1.0, 25))
+        )
+        ratios += float(ratio.low or 0) <= 1.5 <= float(ratio.high or 0)
+    # 60 * 0.93 = 56, and a standard error of 2.
+    assert 48 <= medians <= 60
+    assert 48 <= ratios <= 60
