@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/node_modules/.bin:$(PATH):$(CURDIR)/.n
 export CDK_DISABLE_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help image bench-image setup setup-training setup-bench bench-serving bench-prepare bench-faults demo test test-slow check format lock \
+.PHONY: help image bench-image setup setup-training setup-bench setup-study bench-serving bench-prepare bench-faults demo test test-slow check format lock \
         synth train-demo wheel clean lambda-emulator
 
 help: ## Show this list
@@ -28,6 +28,9 @@ setup:
 
 setup-training: setup
 	@$(HOST_PYTHON) tools/setup_environment.py --training
+
+setup-study: setup
+	@$(HOST_PYTHON) tools/setup_environment.py --study
 
 setup-bench: setup
 	@$(HOST_PYTHON) tools/setup_environment.py --bench

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dr_cli.commands import CommandGroup
+from dr_cli.study import study_app
 
 app = typer.Typer(
     name="dr",
@@ -44,6 +45,7 @@ app.add_typer(local_app)
 app.add_typer(bench_app)
 app.add_typer(model_app)
 app.add_typer(data_app)
+app.add_typer(study_app)
 
 ModelOption = Annotated[
     Path | None,

@@ -71,6 +71,7 @@ def render_report(report: Report) -> str:
     }
     return environment.from_string(template.read_text("utf-8")).render(
         title=report.title,
+        style=Markup(page_style()),  # noqa: S704 - our own file
         provenance=report.provenance,
         lead=_lead(report, measured),
         rows=rows,
@@ -105,6 +106,11 @@ def render_report(report: Report) -> str:
         usd=format_usd,
         **{name: Markup(svg) for name, svg in figure_of.items()},  # noqa: S704 - see above
     )
+
+
+def page_style() -> str:
+    """CSS of the project's pages."""
+    return resources.files("dr_experiments").joinpath("templates/page.css").read_text("utf-8")
 
 
 def format_ms(value: float | None) -> str:

@@ -7,6 +7,7 @@ The check needs no network: every requirement of the extras that a file locks mu
 inside its range, with a hash, and without the address of an index.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -41,6 +42,8 @@ LOCKS = (
     ),
     Lock("requirements/training.txt", ("serving", "full", "training", "test")),
     Lock("requirements/bench.txt", source="requirements/bench.in"),
+    Lock("requirements/study.txt", source="requirements/study.in"),
+    Lock("requirements/study-mxnet.txt", source="requirements/study-mxnet.in"),
     Lock("requirements/uv.txt", source="requirements/uv.in"),
     Lock(
         "requirements/lambda-emulator.txt",
@@ -112,7 +115,10 @@ def write(lock: Lock) -> None:
         command += ["--no-deps"]
     for extra in lock.extras:
         command += ["--extra", extra]
-    subprocess.run(command, cwd=ROOT, check=True)
+    environment = dict(os.environ)
+    if links := environment.get("PIP_FIND_LINKS"):
+        environment.setdefault("UV_FIND_LINKS", links)
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
 
 
 def main() -> int:

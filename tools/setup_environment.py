@@ -3,6 +3,7 @@
     python3 tools/setup_environment.py              # .venv and node_modules
     python3 tools/setup_environment.py --training   # .venv-training, with TensorFlow
     python3 tools/setup_environment.py --bench      # .venv-bench, with the servers compared
+    python3 tools/setup_environment.py --study      # .venv-study and .venv-study-mxnet
 
 Standard library only, since it runs before anything is installed. Packages come from the
 hash-locked files under requirements/, with the index, proxy and certificates that pip is
@@ -58,6 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Set up the development environment.")
     parser.add_argument("--training", action="store_true", help="the environment with TensorFlow")
     parser.add_argument("--bench", action="store_true", help="the servers that are compared")
+    parser.add_argument("--study", action="store_true", help="PyTorch, Keras on it and jax; MXNet")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
@@ -74,6 +76,9 @@ def main() -> int:
                 set_up(ROOT / ".venv-training", "training.txt", with_cdk_cli=False)
             elif arguments.bench:
                 set_up(ROOT / ".venv-bench", "bench.txt", with_cdk_cli=False)
+            elif arguments.study:
+                set_up(ROOT / ".venv-study", "study.txt", with_cdk_cli=False)
+                set_up(ROOT / ".venv-study-mxnet", "study-mxnet.txt", with_cdk_cli=False)
             else:
                 set_up(ROOT / ".venv", "dev.txt", with_cdk_cli=True)
     except SetupError as error:
@@ -199,6 +204,10 @@ def uv_environment(python: Path) -> dict[str, str]:
     certificates = environment.get("PIP_CERT") or _pip_setting(python, "global.cert")
     if certificates:
         environment.setdefault("SSL_CERT_FILE", certificates)
+    # Where PyTorch's builds without CUDA lie, which the index does not have.
+    links = environment.get("PIP_FIND_LINKS") or _pip_setting(python, "global.find-links")
+    if links:
+        environment.setdefault("UV_FIND_LINKS", links)
     environment.setdefault("UV_LINK_MODE", "copy")
     return environment
 
