@@ -72,7 +72,7 @@ nginx: setup
 test: check lambda-emulator nginx ## All static checks and the test suite (no Docker, no AWS account)
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10
 
-test-slow: setup-training lambda-emulator nginx .image-tools/.stamp ## What needs another framework, a Docker engine or a browser
+test-slow: setup-training setup-study lambda-emulator nginx .image-tools/.stamp ## What needs another framework, a Docker engine or a browser
 	$(TRAINING)/python -m pytest tests/slow --durations=10 -o faulthandler_timeout=2400
 	DR_TEST_TENSORFLOW=$(CURDIR)/$(TRAINING)/python $(BIN)/python -m pytest tests/contract/test_service.py -k tensorflow
 

@@ -195,7 +195,6 @@ def render(plan: Plan, rows: Sequence[Row], *, style: str, facts: Mapping[str, s
         response_words=RESPONSE_WORDS,
         factor_names=[factor.name for factor in study.factors],
         not_a_device=NOT_A_DEVICE,
-        mean=format_mean,
         number=format_number,
         dash=_DASH,
         **{name: Markup(text) for name, text in svg.items()},  # noqa: S704 - matplotlib's
@@ -211,17 +210,6 @@ def format_number(value: float | Decimal | None) -> str:
         return "0"
     digits = max(0, 2 - int(Decimal(repr(abs(number))).adjusted()))
     return f"{number:,.{min(digits, 9)}f}"
-
-
-def format_mean(value: Mean | None) -> str:
-    """`2.31 (2.20 to 2.42)`."""
-    if value is None:
-        return _DASH
-    if value.low is None or value.high is None:
-        return format_number(value.mean)
-    return (
-        f"{format_number(value.mean)} ({format_number(value.low)} to {format_number(value.high)})"
-    )
 
 
 def stand_ins(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ def test_a_run_ends_with_its_supervisor(tmp_path: Path) -> None:
     finally:
         supervisor.kill()
         supervisor.wait()
-    _wait_for(lambda: True if not _lives(worker) else None)
+    assert _wait_for(lambda: not _lives(worker))
 
 
 def test_an_interruption_is_no_failure_of_the_run(tmp_path: Path) -> None:
