@@ -16,9 +16,8 @@ import os
 import re
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from inference_image.contract import INVOCATIONS_PATH, MEDIA_PROBLEM, PROBLEM_TITLES
 
@@ -74,8 +73,7 @@ class Pauses:
         self._engine_entered.wait(_LONGEST_PAUSE_S)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What a refusal needs to know: bytes of the body still to come, and two headers."""
 
     body_left: int
@@ -116,16 +114,18 @@ def read_head(data: bytes, *, most_bytes: int) -> Head | None:
     if end < 0:
         return None
     fields: dict[bytes, bytes] = {}
-    for line in data[len(_START) : end].split(b"\r\n"):
+    text = data[len(_START) : end]
+    lines = text.split(b"\r\n")
+    if not text.count(b"\n") == text.count(b"\r") == len(lines) - 1:
+        # Where a line ends that has one of them alone, programs do not agree.
+        return None
+    for line in lines:
         name, _, value = line.partition(b":")
         name = name.lower()
         if name in _FIELDS:
             if name in _UNUSUAL or name in fields:
                 return None
             fields[name] = value.strip(b" \t")
-        if b"\n" in line or b"\r" in line:
-            # Where such a line ends, programs do not agree.
-            return None
     length = fields.get(_LENGTH, b"")
     if not length.isdigit() or len(length) > 18 or int(length) > most_bytes:
         return None
