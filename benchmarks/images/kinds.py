@@ -214,6 +214,15 @@ def table(kinds: Sequence[Kind]) -> str:
     return "\n".join(lines)
 
 
+def read(path: Path) -> list[Kind]:
+    """Kinds of a file that `main` has written."""
+    content = json.loads(path.read_text("utf-8"))
+    return [
+        Kind(**{**kind, "starts": tuple(Start(**start) for start in kind["starts"])})
+        for kind in content["kinds"]
+    ]
+
+
 def document(kinds: Sequence[Kind], *, command: str, engine_version: str) -> dict[str, Any]:
     """As it is written to `OUT`."""
     return {

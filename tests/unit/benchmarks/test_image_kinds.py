@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.images import kinds
-from benchmarks.images.kinds import FOLDER, KINDS, LEAN, Kind, Start, context, table, transfer_s
+from benchmarks.images.kinds import (
+    FOLDER,
+    KINDS,
+    LEAN,
+    OUT,
+    Kind,
+    Start,
+    context,
+    read,
+    table,
+    transfer_s,
+)
 from dr_experiments.cold_start import ReadyLine
 
 LINE = ReadyLine(imports_ms=2000, model_load_ms=500, warm_up_ms=250, started_to_ready_ms=2900)
@@ -66,3 +77,7 @@ def test_a_folder_that_is_no_package_is_refused(
 ) -> None:
     assert kinds.main(["--package", str(tmp_path)]) == 1
     assert "is no model package" in capsys.readouterr().err
+
+
+def test_the_page_says_what_was_measured(repository: Path) -> None:
+    assert table(read(OUT)) in (repository / "docs" / "image.md").read_text("utf-8")
