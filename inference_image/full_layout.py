@@ -330,6 +330,10 @@ class FullLayout:
                 code = self._run_workers(folder / _SOCKET, timeout_s(self._settings))
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else 1
+            except Exception as error:  # noqa: BLE001
+                # The process ends here, and nobody else would say why.
+                sentence = f"serve: gunicorn has failed ({type(error).__name__}: {error})."
+                print(sentence, file=sys.stderr, flush=True)
             finally:
                 os._exit(code)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

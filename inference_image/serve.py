@@ -75,6 +75,11 @@ _HEADER_WAITS_S: Final = 0.005
 _FINAL_STATUS: Final = (b"HTTP/1.1 2", b"HTTP/1.1 3", b"HTTP/1.1 4", b"HTTP/1.1 5")
 # A worker whose queue is full accepts so many connections in one turn of its event loop.
 _REFUSED_AT_ONCE: Final = 64
+# uvicorn and gunicorn read these by themselves, and end with a traceback where one is not as they
+# expect. Here all that counts has a variable of its own.
+_OF_OTHER_SERVERS: Final = (
+    *("WEB_CONCURRENCY", "PORT", "SENDFILE", "FORWARDED_ALLOW_IPS", "GUNICORN_CMD_ARGS"),
+)
 # What a worker imports before it loads its model.
 _SERVICE_MODULES: Final = (
     "uvicorn",
@@ -116,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # PID 1 ignores signals that it does not handle, and the imports below take a while.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end_now)
+    for name in _OF_OTHER_SERVERS:
+        os.environ.pop(name, None)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words not in ([], ["serve"]):
         return _fail(EXIT_SETTINGS, f"the only command is 'serve'; got {' '.join(words)!r}")
@@ -825,6 +832,9 @@ class _Supervisor:
                 code = self._work(slot)
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else EXIT_WORKERS
+            except Exception as error:  # noqa: BLE001
+                # The process ends here, and nobody else would say why.
+                _fail(EXIT_WORKERS, f"a worker has failed ({type(error).__name__}: {error})")
             finally:
                 for stream in (sys.stdout, sys.stderr):
                     with contextlib.suppress(OSError):

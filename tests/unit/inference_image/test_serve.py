@@ -1,6 +1,7 @@
 """The parts of `serve` that need no process of their own."""
 
 import io
+import os
 import signal
 import socket
 import threading
@@ -90,6 +91,22 @@ def supervisor(listener: socket.socket) -> serve._Supervisor:
         work=lambda _: 0,
         log=JsonLog(level="info", stream=io.StringIO()),
     )
+
+
+def test_a_worker_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    def work(_: int) -> int:
+        raise RuntimeError("no room")
+
+    with closing(serve._listen(settings())) as listener:
+        failing = supervisor(listener)
+        failing._work = work
+        failing._lifeline = os.pipe()
+        failing._start(0)
+        (pid,) = failing._running
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == serve.EXIT_WORKERS
+        for end in failing._lifeline:
+            os.close(end)
+    assert capfd.readouterr().err == "serve: a worker has failed (RuntimeError: no room).\n"
 
 
 def test_no_worker_starts_once_the_others_have_been_told_to_stop(
