@@ -193,6 +193,7 @@ def render(plan: Plan, rows: Sequence[Row], *, style: str, facts: Mapping[str, s
         reports=_reported(good),
         currency=currency,
         response_words=RESPONSE_WORDS,
+        left_out=left_out_words,
         factor_names=[factor.name for factor in study.factors],
         not_a_device=NOT_A_DEVICE,
         number=format_number,
@@ -210,6 +211,15 @@ def format_number(value: float | Decimal | None) -> str:
         return "0"
     digits = max(0, 2 - int(Decimal(repr(abs(number))).adjusted()))
     return f"{number:,.{min(digits, 9)}f}"
+
+
+def left_out_words(table: Anova) -> str:
+    """Terms that the table lacks: those of two factors by name, the others by their number."""
+    pairs = [text for text in table.left_out if text.count(" x ") < 2]
+    higher = len(table.left_out) - len(pairs)
+    if higher:
+        pairs.append(f"{higher} interaction{'s' if higher > 1 else ''} of three or more factors")
+    return "; ".join(pairs)
 
 
 def stand_ins(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ import pytest
 
 from dr_training.data.faults import DataError
 from dr_training.study import figures
+from dr_training.study.analysis import Anova, Source
 from dr_training.study.plan import Plan
-from dr_training.study.report import TRAINING, analyse, format_number, render
+from dr_training.study.report import TRAINING, analyse, format_number, left_out_words, render
 from dr_training.study.results import Row, read_monitor, read_results
 from dr_training.study.running import run_plan
 from tests.unit.dr_training.study.study_texts import SMALL, FakeRunner, planned, result_of
@@ -173,6 +174,14 @@ def test_a_part_of_the_runs_is_analysed_as_such(tmp_path: Path) -> None:
         run_plan(plan, out, runner_of=lambda _: FakeRunner(until_nine), report=lambda _: None)
     page = render(plan, read_results(plan, out), style="", facts=FACTS)
     assert "2 planned runs have not been made" in page
+
+
+def test_terms_that_are_left_out_are_named_or_counted() -> None:
+    nothing = Source(name="residual", df=1, sum_of_squares=0, share=0)
+    left_out = ("a x b (confounded)", "a x b x c (confounded)", "a x b x d (in the residual)")
+    table = Anova(sources=(), residual=nothing, total=0, n=2, balanced=True, left_out=left_out)
+    words = "a x b (confounded); 2 interactions of three or more factors"
+    assert left_out_words(table) == words
 
 
 def test_means_of_a_monitor_weigh_by_time(tmp_path: Path) -> None:
