@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _MARKERS = (
@@ -31,6 +32,12 @@ os.environ["PATH"] = os.pathsep.join(
 # The CDK validates every synth with a WASM validator that takes 9-18 s at its first use;
 # one test of the full matrix turns it on again.
 os.environ.setdefault("CDK_VALIDATION", "false")
+
+
+# How fast an example runs says how busy the machine is. (In CI the library's own profile says so.)
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+if not os.environ.get("CI"):
+    settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
