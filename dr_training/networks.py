@@ -1,52 +1,171 @@
-"""Networks of the demo packages: a Keras backbone under one small dense head.
+"""Networks: a backbone under one small dense head, pixels 0..255 in.
 
-The head is global average pooling, `Dense(128, relu)` twice and `Dense(5)`: with MobileNet
-(alpha 1.0) 3,377,221 parameters, with VGG19 20,107,205, as in the studies this project
-follows. Pixels enter as 0..255; rescaling is part of the graph.
+    >>> network = build_classifier("inceptionv3", input_size_px=299, task="referable")
+    >>> network.count_params()
+    21804833
+
+The head of a grader is global average pooling, `Dense(128, relu)` twice and `Dense(5)`: with
+MobileNet (alpha 1.0) 3,377,221 parameters, with VGG19 20,107,205, as in the studies this project
+follows. That of a referral model is pooling and `Dense(1)`, whose value is the log-odds of
+grade >= 2. Scaling (see `backbones`) and enlarging are part of the graph.
 """
 
+import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import keras
 
-from inference_image.contract import GRADE_LABELS
+from dr_training.backbones import (
+    EFFICIENTNET_LITE0,
+    IMAGENET_BGR,
+    IMAGENET_RGB,
+    LITE,
+    MINUS_ONE_TO_ONE,
+    SMALL_RESNET,
+    Backbone,
+    backbone,
+)
+from dr_training.data.faults import DataError
+from dr_training.efficientnet_lite import DISTRIBUTION, build_lite0, load_lite0
+from dr_training.small_resnet import build_small_resnet
+from inference_image.contract import GRADE_LABELS, TASK_GRADE5, TASK_REFERABLE, TASKS
 
-# Backbone -> (constructor, layer whose output is 1/16 of the input's side).
-_BACKBONES: Mapping[str, tuple[Callable[..., Any], str]] = {
+# Backbone of a demo -> (constructor, layer whose output is 1/16 of the input's side).
+_DEMO_BACKBONES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "mobilenet": (keras.applications.MobileNet, "conv_pw_11_relu"),
     "vgg19": (keras.applications.VGG19, "block5_conv4"),
 }
-NETWORKS = tuple(_BACKBONES)
+NETWORKS = tuple(_DEMO_BACKBONES)
+
+WEIGHTS_RANDOM: Final = "random"
+WEIGHTS_IMAGENET: Final = "imagenet"
+WEIGHTS_AUTO: Final = "auto"
+WEIGHTS: Final = (WEIGHTS_AUTO, WEIGHTS_IMAGENET, WEIGHTS_RANDOM)
+# Dense layers between pooling and answer.
+HEADS: Final[Mapping[str, tuple[int, ...]]] = {TASK_GRADE5: (128, 128), TASK_REFERABLE: ()}
+_ANSWERS: Final[Mapping[str, int]] = {TASK_GRADE5: len(GRADE_LABELS), TASK_REFERABLE: 1}
+_FETCH_TIMEOUT_S: Final = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """A network and where its backbone's weights are from, in words for tables.
+
+    `network` maps pixels (n, S, S, 3) float 0..255 to `logits` (n, 5) or (n, 1) and `features`,
+    the last map before pooling. `backbone_layers` are the layers that a frozen backbone keeps.
+    """
+
+    network: keras.Model
+    weights: str
+    pretrained: bool
+    backbone_layers: tuple[str, ...]
+
+
+def build_classifier(
+    name: str,
+    *,
+    input_size_px: int,
+    network_size_px: int | None = None,
+    task: str = TASK_GRADE5,
+    dense_units: tuple[int, ...] | None = None,
+    dropout: float = 0.0,
+    weights: str = WEIGHTS_RANDOM,
+) -> Classifier:
+    """A classifier of fundus photographs on one of `backbones.BACKBONES`.
+
+    Args:
+        name: of the backbone.
+        input_size_px: side of the pictures that enter.
+        network_size_px: side to which the graph enlarges them (bilinear) for the backbone; when
+            left out the input's, or the least that the backbone takes.
+        task: `grade5` or `referable`.
+        dense_units: hidden layers of the head; those of the studies when left out.
+        dropout: share of pooled features that are dropped in training.
+        weights: `random`; `imagenet`, an error where they cannot be had; `auto`, ImageNet's
+            where they can be had.
+
+    Raises:
+        DataError: a name or size that is not possible, or weights that cannot be had.
+    """
+    found = backbone(name)
+    if task not in TASKS:
+        raise DataError(f"the task must be one of {', '.join(TASKS)}; got {task!r}")
+    if weights not in WEIGHTS:
+        raise DataError(f"weights must be one of {', '.join(WEIGHTS)}; got {weights!r}")
+    size_px = network_size_px or max(input_size_px, found.least_px)
+    if size_px < found.least_px:
+        raise DataError(f"{name} needs pictures of at least {found.least_px} px; got {size_px}")
+    pixels = keras.Input((input_size_px, input_size_px, 3), name="pixels")
+    x = pixels
+    if size_px != input_size_px:
+        x = keras.layers.Resizing(size_px, size_px, name="enlarge")(x)
+    features, source, pretrained = _backbone_features(found, pixels, x, weights)
+    trunk = keras.Model(pixels, features)
+    units = HEADS[task] if dense_units is None else dense_units
+    logits = _head(features, units, _ANSWERS[task], dropout=dropout)
+    network = keras.Model(
+        pixels,
+        {"logits": logits, "features": _as_float32(features)},
+        name=f"{name.replace('-', '_')}_{task}",
+    )
+    return Classifier(
+        network=network,
+        weights=source,
+        pretrained=pretrained,
+        backbone_layers=tuple(layer.name for layer in trunk.layers),
+    )
+
+
+def scaled(pixels: Any, scaling: str) -> Any:
+    """Pixels (n, h, w, 3) 0..255 RGB as a backbone with this scaling expects them.
+
+    The numbers are those of `keras.applications.imagenet_utils.preprocess_input`.
+    """
+    if scaling == MINUS_ONE_TO_ONE:
+        return keras.layers.Rescaling(1 / 127.5, offset=-1, name="rescale")(pixels)
+    if scaling == LITE:
+        return keras.layers.Rescaling(1 / 128, offset=-127 / 128, name="rescale")(pixels)
+    if scaling == IMAGENET_RGB:
+        mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+        return keras.layers.Rescaling(
+            [1 / (255 * one) for one in deviation],
+            offset=[-m / d for m, d in zip(mean, deviation, strict=True)],
+            name="rescale",
+        )(pixels)
+    if scaling == IMAGENET_BGR:
+        return keras.layers.Rescaling(1.0, offset=[-103.939, -116.779, -123.68], name="rescale")(
+            pixels[..., ::-1]
+        )
+    return pixels
 
 
 def build_network(
     name: str, *, input_size_px: int, alpha: float = 1.0, dense_units: tuple[int, ...] = (128, 128)
 ) -> keras.Model:
-    """Pixels (n, S, S, 3) float 0..255 to a dictionary of three tensors.
+    """The demo packages' networks: three outputs, random weights by the global Keras seed.
 
     `logits` (n, 5); `features`, the last map before pooling; `middle`, a map at 1/16 of the
-    input's side, which only training uses. Weights are random, by the global Keras seed.
+    input's side, which only training uses. Both backbones take -1..1 here, whatever ImageNet's
+    weights expect, because these never meet them.
 
     Raises:
         ValueError: the network's name is not one of `NETWORKS`.
     """
-    if name not in _BACKBONES:
+    if name not in _DEMO_BACKBONES:
         raise ValueError(f"network must be one of {', '.join(NETWORKS)}; got {name!r}")
-    construct, middle_layer = _BACKBONES[name]
+    construct, middle_layer = _DEMO_BACKBONES[name]
     options = {"alpha": alpha} if name == "mobilenet" else {}
     pixels = keras.Input((input_size_px, input_size_px, 3), name="pixels")
-    scaled = keras.layers.Rescaling(1 / 127.5, offset=-1, name="rescale")(pixels)
-    backbone = construct(input_tensor=scaled, include_top=False, weights=None, **options)
-    features = backbone.output
-    hidden = keras.layers.GlobalAveragePooling2D(name="pool")(features)
-    for index, units in enumerate(dense_units):
-        hidden = keras.layers.Dense(units, activation="relu", name=f"head_{index}")(hidden)
-    logits = keras.layers.Dense(len(GRADE_LABELS), name="head_logits")(hidden)
+    trunk = construct(
+        input_tensor=scaled(pixels, MINUS_ONE_TO_ONE), include_top=False, weights=None, **options
+    )
+    features = trunk.output
     outputs = {
-        "logits": logits,
+        "logits": _head(features, dense_units, len(GRADE_LABELS)),
         "features": features,
-        "middle": backbone.get_layer(middle_layer).output,
+        "middle": trunk.get_layer(middle_layer).output,
     }
     return keras.Model(pixels, outputs, name=f"{name}_grade5")
 
@@ -54,3 +173,65 @@ def build_network(
 def head_layers(model: keras.Model) -> list[keras.layers.Dense]:
     """The dense layers after pooling, in order."""
     return [layer for layer in model.layers if layer.name.startswith("head_")]
+
+
+def _head(features: Any, units: tuple[int, ...], answers: int, *, dropout: float = 0.0) -> Any:
+    hidden = keras.layers.GlobalAveragePooling2D(name="pool")(features)
+    if dropout:
+        hidden = keras.layers.Dropout(dropout, name="pool_dropout")(hidden)
+    for index, count in enumerate(units):
+        hidden = keras.layers.Dense(count, activation="relu", name=f"head_{index}")(hidden)
+    # Mixed precision must not reach the logits: their softmax would lose digits.
+    return keras.layers.Dense(answers, dtype="float32", name="head_logits")(hidden)
+
+
+def _as_float32(features: Any) -> Any:
+    if features.dtype == "float32":
+        return features
+    return keras.layers.Activation("linear", dtype="float32", name="features_float32")(features)
+
+
+def _backbone_features(
+    one: Backbone, pixels: Any, enlarged: Any, weights: str
+) -> tuple[Any, str, bool]:
+    """The last feature map, where the weights are from, and whether they are ImageNet's."""
+    x = scaled(enlarged, one.scaling)
+    if one.name == SMALL_RESNET:
+        if weights == WEIGHTS_IMAGENET:
+            raise DataError(f"there are no ImageNet weights for {SMALL_RESNET}; use random ones")
+        return build_small_resnet(x), WEIGHTS_RANDOM, False
+    if one.name == EFFICIENTNET_LITE0:
+        features = build_lite0(x)
+        if weights == WEIGHTS_RANDOM:
+            return features, WEIGHTS_RANDOM, False
+        try:
+            load_lite0(keras.Model(pixels, features))
+        except DataError as error:
+            if weights == WEIGHTS_IMAGENET:
+                raise
+            return features, f"{WEIGHTS_RANDOM} ({error})", False
+        return features, f"ImageNet ({DISTRIBUTION})", True
+    return _keras_features(one, x, weights)
+
+
+def _keras_features(one: Backbone, x: Any, weights: str) -> tuple[Any, str, bool]:
+    construct = getattr(keras.applications, one.keras_class)
+    if weights == WEIGHTS_RANDOM:
+        return _without_top(construct, x, None), WEIGHTS_RANDOM, False
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_FETCH_TIMEOUT_S)
+    try:
+        return _without_top(construct, x, "imagenet"), "ImageNet (keras.applications)", True
+    except Exception as error:  # noqa: BLE001
+        # Keras raises a bare Exception when it cannot fetch a file, and others when it is damaged.
+        reason = " ".join(str(error).split())[:200]
+        problem = f"ImageNet's weights of {one.keras_class} cannot be had: {reason}"
+        if weights == WEIGHTS_IMAGENET:
+            raise DataError(f"{problem}; train from random ones with --weights random") from None
+    finally:
+        socket.setdefaulttimeout(before)
+    return _without_top(construct, x, None), f"{WEIGHTS_RANDOM} ({problem})", False
+
+
+def _without_top(construct: Callable[..., Any], x: Any, weights: str | None) -> Any:
+    return construct(input_tensor=x, include_top=False, weights=weights).output
