@@ -887,6 +887,109 @@ def model_gate(
     raise typer.Exit(0 if passed else 1)
 
 
+@model_app.command("train")
+def model_train(
+    records: Annotated[Path, typer.Argument(help="Folder of `dr data prepare`.")],
+    out: Annotated[Path, typer.Option(help="Folder of weights, logs and package.")],
+    network: Annotated[str, typer.Option(help="A backbone's name (docs/networks.md).")],
+    weights: Annotated[
+        str, typer.Option(help="auto (ImageNet's where they can be had), imagenet or random.")
+    ] = "auto",
+    task: Annotated[str, typer.Option(help="grade5 or referable.")] = "grade5",
+    network_size_px: Annotated[
+        int | None, typer.Option(help="Enlarge the pictures to this inside the network.")
+    ] = None,
+    train: Annotated[str, typer.Option(help="all, or head: a frozen backbone.")] = "all",
+    epochs: Annotated[int, typer.Option(help="At most so many.")] = 50,
+    batch_size: Annotated[int, typer.Option(help="Of all devices together.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="At the start.")] = 1e-3,
+    weight_decay: Annotated[float, typer.Option(help="Of AdamW.")] = 1e-4,
+    loss: Annotated[str, typer.Option(help="cross-entropy, focal or ordinal.")] = "cross-entropy",
+    class_weights: Annotated[str, typer.Option(help="none or balanced.")] = "none",
+    dropout: Annotated[float, typer.Option(help="Share of pooled features.")] = 0.0,
+    augment: Annotated[bool, typer.Option(help="Flips and colour jitter.")] = True,
+    monitor: Annotated[
+        str, typer.Option(help="loss, kappa or auc of validation: best epoch, rate and end.")
+    ] = "loss",
+    reduce_patience: Annotated[int, typer.Option(help="Epochs until the rate is reduced.")] = 4,
+    reduce_factor: Annotated[float, typer.Option(help="What the rate is multiplied by.")] = 0.5,
+    stop_patience: Annotated[int, typer.Option(help="Epochs until the training ends.")] = 10,
+    precision: Annotated[
+        str, typer.Option(help="float32, mixed_bfloat16, mixed_float16 or auto.")
+    ] = "float32",
+    strategy: Annotated[
+        str, typer.Option(help="auto, cpu, one-gpu, mirrored, multi-worker or tpu.")
+    ] = "auto",
+    cpu_devices: Annotated[int, typer.Option(help="Logical devices of the CPU.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that compute and decode.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
+    restart: Annotated[bool, typer.Option("--restart", help="Forget what --out holds.")] = False,
+    model_id: Annotated[
+        str | None, typer.Option("--id", help="Model id; the folder's name when left out.")
+    ] = None,
+) -> None:
+    """Train a network on records and write its package; SIGTERM stops it so that it can go on."""
+    from dr_cli.tensorflow_side import hand_over
+    from dr_cli.train import arguments
+
+    raise typer.Exit(hand_over("dr_cli.training:train", arguments(records, out, locals())))
+
+
+@model_app.command("compare")
+def model_compare(
+    records: Annotated[Path, typer.Argument(help="Folder of `dr data prepare`.")],
+    networks: Annotated[str, typer.Option(help="Names of backbones, with commas between.")],
+    out: Annotated[Path, typer.Option(help="Folder of trainings and ranking.")],
+    weights: Annotated[
+        str, typer.Option(help="auto (ImageNet's where they can be had), imagenet or random.")
+    ] = "auto",
+    network_size_px: Annotated[
+        int | None, typer.Option(help="Enlarge the pictures to this inside the networks.")
+    ] = None,
+    train: Annotated[str, typer.Option(help="all, or head: frozen backbones.")] = "all",
+    epochs: Annotated[int, typer.Option(help="At most so many.")] = 20,
+    batch_size: Annotated[int, typer.Option(help="Of all devices together.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="At the start.")] = 1e-3,
+    strategy: Annotated[str, typer.Option(help="auto, cpu, one-gpu, mirrored or tpu.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Threads that compute and decode.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
+    restart: Annotated[bool, typer.Option("--restart", help="Forget what --out holds.")] = False,
+) -> None:
+    """Train several networks alike and rank their quality against latency and size."""
+    from dr_cli.tensorflow_side import hand_over
+    from dr_cli.train import comparison_arguments
+
+    chosen = comparison_arguments(records, out, locals())
+    raise typer.Exit(hand_over("dr_cli.training:compare", chosen))
+
+
+@model_app.command("linear-head")
+def model_linear_head(
+    records: Annotated[Path, typer.Argument(help="Folder of `dr data prepare`.")],
+    out: Annotated[Path, typer.Option(help="Folder of report and package.")],
+    network: Annotated[
+        str, typer.Option(help="A backbone with ImageNet weights.")
+    ] = "efficientnet-lite0",
+    network_size_px: Annotated[
+        int | None, typer.Option(help="Enlarge the pictures to this inside the network.")
+    ] = None,
+    copies: Annotated[
+        int, typer.Option(min=1, max=8, help="Orientations of each training picture.")
+    ] = 4,
+    seed: Annotated[int, typer.Option(help="Of folds and orientations.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that compute.")] = 2,
+    model_id: Annotated[
+        str | None, typer.Option("--id", help="Model id; the folder's name when left out.")
+    ] = None,
+) -> None:
+    """Fit a regularised linear head on a frozen backbone and write its package."""
+    from dr_cli.tensorflow_side import hand_over
+    from dr_cli.train import linear_head_arguments
+
+    chosen = linear_head_arguments(records, out, locals())
+    raise typer.Exit(hand_over("dr_cli.training:fit_linear_head", chosen))
+
+
 @data_app.command("table")
 def data_table(
     kind: Annotated[

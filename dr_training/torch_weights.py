@@ -131,6 +131,6 @@ def _fill(storage: _Storage, stream: BinaryIO) -> None:
     if count != storage.count:
         raise ValueError(f"a storage of {storage.count} numbers holds {count}")
     data = stream.read(count * storage.dtype.itemsize)
-    storage.values = np.frombuffer(data, storage.dtype)
-    if len(storage.values) != count:
+    if len(data) != count * storage.dtype.itemsize:
         raise ValueError("it is cut off")
+    storage.values = np.frombuffer(data, storage.dtype)

@@ -16,7 +16,7 @@ one matrix, so that a picture is decoded, turned and recoloured in two passes ov
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -109,11 +109,14 @@ class Part:
         places: list[_Place],
         grades: NDArray[np.int64],
         *,
+        owners: Sequence[str],
         size_px: int,
         mask_fraction: float | None,
     ) -> None:
         self.name = name
         self.grades = grades
+        # Whose each picture is: the patient, or the picture's own digest where none is named.
+        self.owners = tuple(owners)
         self.size_px = size_px
         self._places = places
         self._mask_fraction = mask_fraction
@@ -173,6 +176,8 @@ class Part:
         drop_remainder: bool = False,
         fill: bool = False,
         threads: int = 1,
+        first: int = 0,
+        share: tuple[int, int] = (0, 1),
     ) -> Iterator[Batch]:
         """Batches of one epoch.
 
@@ -184,12 +189,19 @@ class Part:
             drop_remainder: leave a smaller last batch out (training).
             fill: fill it up with copies of weight 0 (evaluation on several devices).
             threads: decode this many pictures at once; the batches stay the same.
+            first: leave out the batches before this one, without decoding them.
+            share: (i, n) gives the i-th of n equal runs of each batch, for n workers; batches
+                must then be whole (`drop_remainder` or `fill`).
 
         Raises:
             RecordError: a record cannot be used.
+            DataError: a batch is empty, or cannot be shared.
         """
         if batch_size < 1:
             raise DataError(f"a batch holds at least one picture, not {batch_size}")
+        worker, workers = share
+        if batch_size % workers or not (workers == 1 or drop_remainder or fill):
+            raise DataError(f"batches of {batch_size} cannot be shared by {workers} workers")
         order = np.arange(len(self))
         if seed is not None:
             order = np.random.default_rng([seed, epoch]).permutation(len(self))
@@ -200,18 +212,21 @@ class Part:
             return grade, name
 
         with ThreadPoolExecutor(threads) as pool:
-            for start in range(0, len(order), batch_size):
+            for start in range(first * batch_size, len(order), batch_size):
                 chosen = [int(index) for index in order[start : start + batch_size]]
                 short = batch_size - len(chosen)
                 if short and drop_remainder:
                     return
                 if short and fill:
                     chosen += chosen[:1] * short
+                weights = np.ones(len(chosen), np.float32)
+                weights[batch_size - short :] = 0
+                part = len(chosen) // workers
+                mine = slice(worker * part, (worker + 1) * part) if workers > 1 else slice(None)
+                chosen, weights = chosen[mine], weights[mine]
                 pixels = np.empty((len(chosen), self.size_px, self.size_px, 3), np.uint8)
                 run = pool.map if threads > 1 else map
                 loaded = list(run(load, chosen, pixels))
-                weights = np.ones(len(chosen), np.float32)
-                weights[batch_size - short :] = 0
                 yield Batch(
                     pixels=pixels,
                     grades=np.array([grade for grade, _ in loaded], np.int64),
@@ -276,6 +291,7 @@ class TrainingData:
         for name, document in manifest["parts"].items():
             places = []
             grades = []
+            whose = []
             for shard in document["shards"]:
                 file = RecordFile(folder / shard["file"])
                 if len(file) != shard["records"]:
@@ -289,11 +305,14 @@ class TrainingData:
                     grades.append(_label(features))
                     where = f"{file.path.name} record {index}"
                     patient = _text(features, "image/patient")
-                    owners.append((name, patient, _text(features, "image/sha256"), where))
+                    digest = _text(features, "image/sha256")
+                    owners.append((name, patient, digest, where))
+                    whose.append(patient or digest)
             parts[name] = Part(
                 name,
                 places,
                 np.array(grades, np.int64),
+                owners=whose,
                 size_px=manifest["size_px"],
                 mask_fraction=mask_fraction,
             )

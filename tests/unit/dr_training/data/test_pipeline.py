@@ -237,3 +237,23 @@ def test_a_manifest_that_is_none_or_misses_shards_is_named(records: Path, tmp_pa
 def test_a_part_that_is_not_there_is_named(records: Path) -> None:
     with pytest.raises(DataError, match="it has train, validation, test"):
         TrainingData.open(records).part("holdout")
+
+
+def test_workers_share_batches_and_a_resumed_epoch_leaves_out_what_was_done(train: Part) -> None:
+    whole = list(train.batches(4, seed=3, epoch=2, drop_remainder=True))
+    shares = [
+        list(train.batches(4, seed=3, epoch=2, drop_remainder=True, share=(worker, 2)))
+        for worker in range(2)
+    ]
+    for index, batch in enumerate(whole):
+        assert batch.ids == shares[0][index].ids + shares[1][index].ids
+        assert all(len(one[index].ids) == len(one[index].weights) == 2 for one in shares)
+    rest = list(train.batches(4, seed=3, epoch=2, drop_remainder=True, first=2))
+    assert [batch.ids for batch in rest] == [batch.ids for batch in whole[2:]]
+    np.testing.assert_array_equal(rest[0].pixels, whole[2].pixels)
+    filled = [list(train.batches(8, fill=True, share=(worker, 2))) for worker in range(2)]
+    assert sum(float(batch.weights.sum()) for one in filled for batch in one) == len(train)
+    with pytest.raises(DataError, match="batches of 4 cannot be shared by 3 workers"):
+        next(train.batches(4, drop_remainder=True, share=(0, 3)))
+    with pytest.raises(DataError, match="cannot be shared by 2 workers"):
+        next(train.batches(4, share=(0, 2)))

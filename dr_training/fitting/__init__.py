@@ -1,0 +1,1 @@
+"""Training on records: one loop for a CPU, GPUs, several workers and TPUs."""
