@@ -785,6 +785,52 @@ def bench_recommend(
     )
 
 
+@bench_app.command("prices")
+def bench_prices(
+    region: Annotated[str, typer.Option(help="Whose prices.")] = "us-east-1",
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Ask AWS's price list (needs credentials).")
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option(help="Your price file, to which --refresh appends new rows.")
+    ] = None,
+    prices: PricesOption = None,
+) -> None:
+    """Show the price table of a region, or renew it from AWS's price list."""
+    from dr_cli.prices import refresh_prices, show_prices
+
+    if refresh:
+        refresh_prices(region=region, write=write, prices_file=prices)
+    else:
+        show_prices(region=region, prices_file=prices)
+
+
+@bench_app.command("report")
+def bench_report(
+    runs: RunsArgument,
+    out: Annotated[Path, typer.Option(help="The page; figures go beside it.")] = Path(
+        "report.html"
+    ),
+    language: Annotated[str, typer.Option(help="en or pt-BR.")] = "en",
+    requests_per_month: RequestsOption = 20_000,
+    hours: HoursOption = "always",
+    region: Annotated[str, typer.Option(help="Whose prices are used.")] = "us-east-1",
+    prices: PricesOption = None,
+) -> None:
+    """One page of recorded runs for people who were not there, with its figures as SVG and PNG."""
+    from dr_cli.run_report import report_runs
+
+    report_runs(
+        runs,
+        out=out,
+        language=language,
+        requests_per_month=requests_per_month,
+        hours=hours,
+        region=region,
+        prices_file=prices,
+    )
+
+
 @model_app.command("inspect")
 def model_inspect(
     package: Annotated[Path, typer.Argument(help="A model package: folder or model.tar.gz.")],

@@ -128,11 +128,8 @@ def read_runs(runs: Sequence[Path]) -> tuple[Measured, ...]:
     """
     found: list[Measured] = []
     for run in runs:
-        path = run / RECORDS_FILE if run.is_dir() else run
-        if not path.is_file():
-            raise CommandError(f"{path} is not there; name a folder that `dr bench` has written")
         try:
-            found += measured(read_jsonl(path))
+            found += measured(read_jsonl(records_file(run)))
         except ValueError as error:
             raise CommandError(str(error)) from None
     names = [one.name for one in found]
@@ -142,6 +139,14 @@ def read_runs(runs: Sequence[Path]) -> tuple[Measured, ...]:
     if not found:
         raise CommandError("no request of these runs was answered; there is nothing to compute")
     return tuple(found)
+
+
+def records_file(run: Path) -> Path:
+    """The records of a run: in its folder, or the file itself; `CommandError` without one."""
+    path = run / RECORDS_FILE if run.is_dir() else run
+    if not path.is_file():
+        raise CommandError(f"{path} is not there; name a folder that `dr bench` has written")
+    return path
 
 
 def read_qualities(folder: Path) -> dict[str, Quality]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from dr_experiments.analysis import ConfigurationAnalysis
 
-_INK: Final = "#1b2a33"
+INK: Final = "#1b2a33"
 _SERVERLESS: Final = "#2a7f8e"
 _REALTIME: Final = "#c8702a"
 _MUTED: Final = "#8a979e"
@@ -27,14 +27,14 @@ def latency_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
         widths=0.5,
         showfliers=False,  # every request is drawn as a dot already
         patch_artist=True,
-        medianprops={"color": _INK, "linewidth": 1.6},
-        whiskerprops={"color": _INK},
-        capprops={"color": _INK},
+        medianprops={"color": INK, "linewidth": 1.6},
+        whiskerprops={"color": INK},
+        capprops={"color": INK},
     )
     # A fixed seed: the vertical scatter of the dots is decoration and must not change a file.
     scatter = np.random.default_rng(0)
     for row, position, box in zip(measured, positions, boxes["boxes"], strict=True):
-        box.set(facecolor=_colour(row), alpha=0.35, edgecolor=_INK)
+        box.set(facecolor=_colour(row), alpha=0.35, edgecolor=INK)
         values = row.round_trip_values_ms
         heights = position + scatter.uniform(-0.16, 0.16, len(values))
         axes.plot(values, heights, ".", color=_colour(row), markersize=3.5, alpha=0.8)
@@ -45,7 +45,7 @@ def latency_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
                 position - 0.36,
                 xerr=summary.sd or 0,
                 fmt="D",
-                color=_INK,
+                color=INK,
                 markersize=3.5,
                 capsize=2.5,
                 linewidth=1,
@@ -53,7 +53,7 @@ def latency_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
     _label_rows(axes, measured, positions)
     axes.set_xlim(left=0)
     axes.set_xlabel("client's round trip of a warm request, ms")
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def cost_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
@@ -76,13 +76,13 @@ def cost_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.6f}".rstrip("0").rstrip("."))
     axes.margins(x=0.15)
     axes.set_xlabel("estimated cost of 1,000 inferences, USD (logarithmic)")
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def start_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
     """Start of the process to its first prediction (s) and memory after it (MiB)."""
     known = [row for row in rows if row.facts.start_to_first_prediction_s is not None]
-    figure, (left, right) = _new_figure(len(known), columns=2)
+    figure, (left, right) = new_figure(len(known), columns=2)
     positions = list(range(len(known), 0, -1))
     colours = [_colour(row) for row in known]
     starts = [row.facts.start_to_first_prediction_s or 0 for row in known]
@@ -98,7 +98,7 @@ def start_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
     right.set_ylim(left.get_ylim())
     left.set_xlabel("process start to first prediction, s")
     right.set_xlabel("memory after it, MiB")
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def _colour(row: ConfigurationAnalysis) -> str:
@@ -114,11 +114,12 @@ def _label_rows(axes: Any, rows: Sequence[ConfigurationAnalysis], positions: lis
 
 
 def _axes(count: int) -> tuple[Any, Any]:
-    figure, axes = _new_figure(count, columns=1)
+    figure, axes = new_figure(count, columns=1)
     return figure, axes
 
 
-def _new_figure(count: int, *, columns: int) -> tuple[Any, Any]:
+def new_figure(count: int, *, columns: int) -> tuple[Any, Any]:
+    """A figure with `columns` axes, high enough for `count` rows, and the axes."""
     # The object interface without pyplot: no global state, no display, no leaked figures.
     from matplotlib.figure import Figure
 
@@ -132,7 +133,8 @@ def _new_figure(count: int, *, columns: int) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _svg(figure: Any) -> str:
+def svg_text(figure: Any) -> str:
+    """The figure as an SVG element to stand in a page; the same figure gives the same text."""
     import matplotlib as mpl
 
     stream = io.StringIO()

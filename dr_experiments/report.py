@@ -53,7 +53,7 @@ def render_report(report: Report) -> str:
 
     if not report.rows:
         raise ValueError("a report needs at least one measured deployment")
-    template = resources.files("dr_experiments").joinpath("templates/warm.html.j2")
+    template = template_text("warm.html.j2")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     rows = report.rows
     measured = [row for row in rows if row.round_trip is not None]
@@ -69,7 +69,7 @@ def render_report(report: Report) -> str:
             else ""
         ),
     }
-    return environment.from_string(template.read_text("utf-8")).render(
+    return environment.from_string(template).render(
         title=report.title,
         style=Markup(page_style()),  # noqa: S704 - our own file
         provenance=report.provenance,
@@ -110,7 +110,12 @@ def render_report(report: Report) -> str:
 
 def page_style() -> str:
     """CSS of the project's pages."""
-    return resources.files("dr_experiments").joinpath("templates/page.css").read_text("utf-8")
+    return template_text("page.css")
+
+
+def template_text(name: str) -> str:
+    """A file of the templates, such as the style that all pages share."""
+    return resources.files("dr_experiments").joinpath("templates", name).read_text("utf-8")
 
 
 def format_ms(value: float | None) -> str:

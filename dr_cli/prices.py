@@ -1,0 +1,55 @@
+"""`dr bench prices`: the price table, and its renewal from AWS's price list."""
+
+from importlib import resources
+from pathlib import Path
+
+import typer
+
+from dr_cli.errors import CommandError
+from dr_experiments.price_list import append_rows, list_prices, new_rows
+from dr_experiments.pricing import PriceTable
+from dr_experiments.study_tables import markdown_table
+
+
+def show_prices(*, region: str, prices_file: Path | None) -> None:
+    """See `dr bench prices --help`."""
+    rows = [row for row in PriceTable.load(prices_file).rows if row.region == region]
+    if not rows:
+        raise CommandError(
+            f"no price is known for {region}; ask AWS's price list with --refresh --write FILE"
+        )
+    typer.echo(
+        markdown_table(
+            ("item", "sku", "USD", "unit", "checked"),
+            [(r.item, r.sku or "-", f"{r.usd:f}", r.unit, r.checked.isoformat()) for r in rows],
+        )
+    )
+
+
+def refresh_prices(*, region: str, write: Path | None, prices_file: Path | None) -> None:
+    """See `dr bench prices --help`."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if write is None:
+        raise CommandError("--refresh appends to a file of your own: name it with --write FILE")
+    try:
+        # The price list is served in few regions; it answers for all.
+        listed = list_prices(boto3.client("pricing", region_name="us-east-1"), region=region)
+    except (BotoCoreError, ClientError) as error:
+        raise CommandError(f"AWS's price list did not answer: {error}") from None
+    if not listed.rows:
+        raise CommandError(
+            f"AWS's price list names nothing that is known here for {region}"
+            + "".join(f"; {reason}" for reason in listed.refused)
+        )
+    table = PriceTable.load(write if write.exists() else prices_file)
+    wanted = new_rows(listed.rows, table)
+    own = resources.files("dr_experiments").joinpath("prices.toml").read_text("utf-8")
+    start = prices_file.read_text("utf-8") if prices_file else own
+    if wanted or not write.exists():
+        append_rows(write, wanted, start=start)
+    unchanged = len(listed.rows) - len(wanted)
+    typer.echo(f"{len(wanted)} rows appended to {write}, {unchanged} unchanged")
+    for reason in listed.refused:
+        typer.echo(f"not taken: {reason}", err=True)

@@ -1,0 +1,531 @@
+"""Sections of the report: tables and figures of recorded runs, in words of its language.
+
+    >>> sections(groups, month=month, requests=20_000, words=Words("en"))
+
+Pure functions over the records. Every number has its unit in the column's head and its n in the
+row; failures are in a table of their own and in no other.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final
+
+from dr_experiments import run_figures
+from dr_experiments.deployment_cost import Bill
+from dr_experiments.languages import Words
+from dr_experiments.measured import Measured
+from dr_experiments.months import ROUND_TRIP, Month
+from dr_experiments.pricing import Price
+from dr_experiments.run_groups import Group, interleaved, phase_means
+from dr_experiments.statistics import (
+    BOOTSTRAP_DRAWS,
+    Interval,
+    Summary,
+    minimum_n,
+    percentile,
+    ratio_of_means,
+    summarise,
+)
+
+_DASH: Final = "\N{EN DASH}"
+_DAGGER: Final = "\N{DAGGER}"
+_MOST_SERIES: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One cell; `small` stands below the text."""
+
+    text: str
+    small: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of cells; the first `text_columns` are words, the others numbers."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    text_columns: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure with the stem of its file; `draw` makes it, as matplotlib's figure."""
+
+    name: str
+    draw: Callable[[], Any]
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A heading with what stands below it; `notes` come last."""
+
+    title: str
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def sections(
+    groups: Sequence[Group], *, month: Month, requests: int, words: Words
+) -> tuple[Section, ...]:
+    """All sections that the records allow, in the order of the page.
+
+    Args:
+        requests: per month, for the costs.
+    """
+    names = {id(group): label(group, words) for group in groups}
+    single = [g for g in groups if g.warm_s and not g.is_load]
+    loads = [g for g in groups if g.is_load]
+    found = [
+        _latency(single, words, names),
+        _cold([g for g in groups if g.cold_s], words, names),
+        _load(loads, words, names),
+        _speed(single, words, names),
+        *_costs(_priced_groups(groups), words, names, month=month, requests=requests),
+        _failures(groups, words, names),
+        _method(words),
+    ]
+    return tuple(section for section in found if section is not None)
+
+
+def label(group: Group, words: Words) -> str:
+    """The group's name for people: as short as it can be without being another one's."""
+    scenario = words.named("scenario", group.scenario)
+    if group.same_scenario:
+        return f"{group.configuration} ({words('in_run', scenario=scenario, run=group.run_id)})"
+    return f"{group.configuration} ({scenario})" if group.same_name else group.configuration
+
+
+def prices_used(groups: Sequence[Group], *, month: Month, requests: int) -> list[Price]:
+    """The rows of the price table that the costs came from, by name."""
+    asked: dict[str, Price] = {}
+
+    class Noting:
+        """The same table, remembering what it was asked for."""
+
+        def find(self, item: str, *, region: str, sku: str | None = None) -> Price:
+            row = month.prices.find(item, region=region, sku=sku)
+            asked[row.name] = row
+            return row
+
+    noted: Any = Noting()
+    watched = Month(region=month.region, prices=noted, hours=month.hours, fixed=month.fixed)
+    candidates = [one for g in _priced_groups(groups) if (one := g.measured)]
+    priced, _ = run_figures.with_prices(candidates, month, requests)
+    for one in priced:
+        watched.bill(one, requests)
+    return [asked[name] for name in sorted(asked)]
+
+
+def _priced_groups(groups: Sequence[Group]) -> list[Group]:
+    """One group a configuration: a calm one where there is one, for a load's times hold queues."""
+    chosen: dict[tuple[str, str], Group] = {}
+    for group in sorted(groups, key=lambda g: g.is_load):
+        if group.warm_s and not group.is_offline:
+            key = (group.configuration, group.run_id if group.same_scenario else "")
+            chosen.setdefault(key, group)
+    return [group for group in groups if group in chosen.values()]
+
+
+def _latency(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Section | None:
+    if not groups:
+        return None
+    rows, few = [], False
+    scale = words(f"caption.{run_figures.box_scale(groups)}")
+    for group in groups:
+        seconds = group.warm_s
+        found, container = summarise(seconds), summarise(group.container_s)
+        percentiles = [(p, percentile(seconds, p)) for p in (50, 95, 99)]
+        few = few or any(len(seconds) < minimum_n(p) for p, _ in percentiles)
+        rows.append(
+            (
+                _name(group, words, names),
+                Cell(text=words.integer(found.n)),
+                Cell(
+                    text=words.integer(len(group.failed)),
+                    small=words("column.of", n=words.integer(len(group.records))),
+                ),
+                _mean_ms(found, words),
+                Cell(text=words.milliseconds(found.sd)),
+                *(_percentile(p, interval, words) for p, interval in percentiles),
+                _mean_ms(container, words),
+            )
+        )
+    return Section(
+        title=words("head.latency"),
+        tables=(
+            Table(
+                caption=words("caption.latency"),
+                head=_heads(
+                    words, "configuration", "n", "failed", "mean", "sd", "p50", "p95", "p99",
+                    "container",
+                ),
+                rows=tuple(rows),
+            ),
+        ),
+        pictures=(
+            Picture(
+                name="latency",
+                draw=partial(run_figures.box_figure, groups, words, names),
+                caption=words("caption.boxes", scale=scale),
+            ),
+        ),
+        notes=(_extreme(words),) if few else (),
+    )  # fmt: skip
+
+
+def _cold(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Section | None:
+    if not groups:
+        return None
+    rows, split = [], []
+    for group in groups:
+        name = names[id(group)]
+        found = summarise(group.cold_s)
+        rows.append(
+            (
+                Cell(text=name), Cell(text=words("axis.fresh")), Cell(text=words("kind.measured")),
+                Cell(text=words.integer(found.n)), _mean_s(found, words), Cell(text=_DASH),
+            )
+        )  # fmt: skip
+        n, phases, estimated = group.phases_s()
+        if not n:
+            continue
+        split.append(group)
+        whole = sum(phase_means(phases).values())
+        for phase, seconds in phases.items():
+            one = summarise(seconds)
+            kind = "kind.estimated" if phase in estimated else "kind.measured"
+            rows.append(
+                (
+                    Cell(text=name), Cell(text=words.named("phase", phase)),
+                    Cell(text=words(kind)), Cell(text=words.integer(n)), _mean_s(one, words),
+                    Cell(text=words.share(one.mean, whole)),
+                )
+            )  # fmt: skip
+    table = Table(
+        caption=words("caption.cold"),
+        head=_heads(words, "configuration", "phase", "kind", "n", "seconds", "share"),
+        rows=tuple(rows),
+        text_columns=3,
+    )
+    if not split:
+        return Section(
+            title=words("head.cold"), tables=(table,), notes=(words("caption.cold_none"),)
+        )
+    picture = Picture(
+        name="cold-start",
+        draw=partial(run_figures.phase_figure, split, words, names),
+        caption=words("caption.phases"),
+    )
+    return Section(title=words("head.cold"), tables=(table,), pictures=(picture,))
+
+
+def _load(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Section | None:
+    if not groups:
+        return None
+    rows, pictures, few = [], [], False
+    notes: list[str] = []
+    for number, group in enumerate(groups, start=1):
+        waits = group.waits_s
+        length = max(r.start_offset_s + _took(r) for r in group.records)
+        cells = [
+            _name(group, words, names),
+            Cell(text=words.integer(len(waits))),
+            Cell(
+                text=words.integer(len(group.failed)),
+                small=words("column.of", n=words.integer(len(group.records))),
+            ),
+            Cell(text=words.number(length, 1)),
+            Cell(
+                text=words.number((len(waits) + len(group.cold)) / length, 1) if length else _DASH
+            ),
+        ]
+        if group.is_offline:
+            cells += [Cell(text=_DASH)] * 4
+            notes.append(f"{names[id(group)]}: {words('caption.offline')}")
+        elif waits:
+            cells.append(_mean_ms(summarise(waits), words))
+            few = few or len(waits) < minimum_n(99)
+            cells += [_percentile(p, percentile(waits, p), words) for p in (50, 95, 99)]
+        else:
+            cells += [Cell(text=_DASH)] * 4
+        rows.append(tuple(cells))
+        if number <= _MOST_SERIES:
+            caption = words(
+                "caption.series", name=names[id(group)], n=words.integer(len(waits)),
+                failed=words.integer(len(group.failed)),
+            )  # fmt: skip
+            pictures.append(
+                Picture(
+                    name=f"load-{number}",
+                    draw=partial(run_figures.series_figure, group, words),
+                    caption=caption,
+                )
+            )
+    return Section(
+        title=words("head.load"),
+        tables=(
+            Table(
+                caption=words("caption.load"),
+                head=_heads(
+                    words,
+                    "configuration",
+                    "n",
+                    "failed",
+                    "duration",
+                    "rate",
+                    "mean_wait",
+                    "p50",
+                    "p95",
+                    "p99",
+                ),
+                rows=tuple(rows),
+            ),
+        ),
+        pictures=tuple(pictures),
+        notes=(*notes, *([_extreme(words)] if few else [])),
+    )
+
+
+def _speed(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Section | None:
+    rows = []
+    for scenario in dict.fromkeys(group.scenario for group in groups):
+        alike = [group for group in groups if group.scenario == scenario]
+        slowest = max(alike, key=lambda group: summarise(group.warm_s).mean)
+        for group in alike:
+            if group is slowest:
+                continue
+            paired = interleaved(slowest, group)
+            ratio = ratio_of_means(slowest.warm_s, group.warm_s, paired=paired)
+            rows.append(
+                (
+                    Cell(text=names[id(slowest)]), Cell(text=names[id(group)]),
+                    Cell(text=words("caption.paired" if paired else "caption.unpaired")),
+                    Cell(text=" / ".join(words.integer(n) for n in ratio.n)),
+                    _ratio(ratio, words),
+                )
+            )  # fmt: skip
+    if not rows:
+        return None
+    table = Table(
+        caption=words("caption.speed"),
+        head=_heads(words, "slower", "faster", "comparison", "n", "ratio"),
+        rows=tuple(rows),
+        text_columns=3,
+    )
+    return Section(title=words("head.speed"), tables=(table,))
+
+
+def _costs(
+    groups: Sequence[Group], words: Words, names: dict[int, str], *, month: Month, requests: int
+) -> Iterable[Section]:
+    name_of: dict[int, str] = {}
+    candidates = []
+    for group in groups:
+        one = group.measured
+        if one is not None:
+            candidates.append(one)
+            name_of[id(one)] = names[id(group)]
+    priced, missing = run_figures.with_prices(candidates, month, requests)
+    notes = [
+        words("caption.no_price", name=name_of[id(one)], reason=reason) for one, reason in missing
+    ]
+    if not priced:
+        notes.insert(0, words("caption.no_costs", region=month.region))
+        yield Section(title=words("head.cost"), notes=tuple(notes))
+        return
+    rows = []
+    for one in priced:
+        bill = month.bill(one, requests)
+        parts = ", ".join(
+            f"{words.named('part', name)} {words.usd(usd)}" for name, usd in bill.parts.items()
+        )
+        rows.append(
+            (
+                Cell(text=name_of[id(one)]), Cell(text=parts),
+                Cell(text=words.integer(one.container.n)),
+                _usd(bill, [month.bill(one, requests, side=s) for s in (-1, 1)], words),
+                _usd(
+                    month.bill(one, requests, basis=ROUND_TRIP),
+                    [month.bill(one, requests, side=s, basis=ROUND_TRIP) for s in (-1, 1)],
+                    words,
+                ),
+            )
+        )  # fmt: skip
+    labels = [name_of[id(one)] for one in priced]
+    many = words.integer(requests)
+    table = Table(
+        caption=words(
+            "caption.cost", requests=many, hours=words.integer(float(month.hours)),
+            region=month.region,
+        ),
+        head=_heads(words, "configuration", "parts", "n", "usd_container", "usd_round_trip"),
+        rows=tuple(rows),
+        text_columns=2,
+    )  # fmt: skip
+    yield Section(
+        title=words("head.cost"),
+        tables=(table,),
+        pictures=(
+            Picture(
+                name="cost-latency",
+                draw=partial(run_figures.cost_figure, priced, month, requests, words, labels),
+                caption=words("caption.scatter", requests=many),
+            ),
+        ),
+        notes=tuple(notes),
+    )
+    yield _even(priced, words, name_of, month=month)
+
+
+def _even(
+    priced: Sequence[Measured], words: Words, name_of: dict[int, str], *, month: Month
+) -> Section:
+    rows = []
+    for crossing in month.crossings(priced):
+        low, high = (
+            words("caption.never") if n is None else words.integer(n)
+            for n in (crossing.at.low, crossing.at.high)
+        )
+        at = crossing.at.requests
+        rows.append(
+            (
+                Cell(text=name_of[id(crossing.first)]),
+                Cell(text=name_of[id(crossing.second)]),
+                Cell(
+                    text=words("caption.never") if at is None else words.integer(at),
+                    small=low if low == high else words("to", low=low, high=high),
+                ),
+            )
+        )
+    picture = Picture(
+        name="break-even",
+        draw=partial(
+            run_figures.curve_figure, priced, month, words, [name_of[id(one)] for one in priced]
+        ),
+        caption=words("caption.curves"),
+    )
+    if not rows:
+        return Section(
+            title=words("head.even"), pictures=(picture,), notes=(words("caption.even_none"),)
+        )
+    table = Table(
+        caption=words("caption.even"),
+        head=_heads(words, "cheap_at_rest", "cheap_later", "requests_per_month"),
+        rows=tuple(rows),
+        text_columns=2,
+    )
+    return Section(title=words("head.even"), tables=(table,), pictures=(picture,))
+
+
+def _failures(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Section:
+    rows = tuple(
+        (
+            Cell(text=names[id(group)]),
+            Cell(text=reason),
+            Cell(
+                text=words.integer(count),
+                small=words("column.of", n=words.integer(len(group.records))),
+            ),
+        )
+        for group in groups
+        for reason, count in group.failures
+    )
+    if not rows:
+        total = words.integer(sum(len(group.records) for group in groups))
+        return Section(
+            title=words("head.failures"), notes=(words("caption.failures_none", requests=total),)
+        )
+    table = Table(
+        caption=words("caption.failures"),
+        head=_heads(words, "configuration", "reason", "count"),
+        rows=rows,
+        text_columns=2,
+    )
+    return Section(title=words("head.failures"), tables=(table,))
+
+
+def _method(words: Words) -> Section:
+    minimum = {f"p{p}": words.integer(minimum_n(p)) for p in (50, 95, 99)}
+    return Section(
+        title=words("head.method"),
+        notes=(
+            words("method.clock"),
+            words("method.outliers"),
+            words("method.mean"),
+            words("method.bootstrap", draws=words.integer(BOOTSTRAP_DRAWS)),
+            words("method.minimum", **minimum),
+            words("method.dependent"),
+            words("method.month"),
+        ),
+    )
+
+
+def _name(group: Group, words: Words, names: dict[int, str]) -> Cell:
+    """The label, with the scenario below where the label does not say it."""
+    said = group.same_name or group.same_scenario
+    small = "" if said else words.named("scenario", group.scenario)
+    return Cell(text=names[id(group)], small=small)
+
+
+def _heads(words: Words, *keys: str) -> tuple[str, ...]:
+    return tuple(words(f"column.{key}") for key in keys)
+
+
+def _extreme(words: Words) -> str:
+    needed = "; ".join(f"p{p}: {minimum_n(p)}" for p in (50, 95, 99))
+    return words("caption.extreme", minimum=needed)
+
+
+def _mean_ms(found: Summary, words: Words) -> Cell:
+    return Cell(
+        text=words.milliseconds(found.mean),
+        small=_bounds_ms(found.mean_low, found.mean_high, words),
+    )
+
+
+def _mean_s(found: Summary, words: Words) -> Cell:
+    low, high = found.mean_low, found.mean_high
+    if low is None or high is None:
+        return Cell(text=words.number(found.mean, 3))
+    return Cell(
+        text=words.number(found.mean, 3),
+        small=words("to", low=words.number(low, 3), high=words.number(high, 3)),
+    )
+
+
+def _percentile(percent: float, found: Interval, words: Words) -> Cell:
+    mark = _DAGGER if found.n[0] < minimum_n(percent) else ""
+    return Cell(
+        text=words.milliseconds(found.value) + mark, small=_bounds_ms(found.low, found.high, words)
+    )
+
+
+def _bounds_ms(low: float | None, high: float | None, words: Words) -> str:
+    if low is None or high is None:
+        return ""
+    return words("to", low=words.milliseconds(low), high=words.milliseconds(high))
+
+
+def _ratio(found: Interval, words: Words) -> Cell:
+    text = words.number(found.value, 2)
+    if found.low is None or found.high is None:
+        return Cell(text=text)
+    low, high = words.number(found.low, 2), words.number(found.high, 2)
+    return Cell(text=text, small=words("to", low=low, high=high))
+
+
+def _usd(bill: Bill, bounds: Sequence[Bill], words: Words) -> Cell:
+    low, high = (words.usd(Decimal(one.usd)) for one in bounds)
+    small = "" if low == high else words("to", low=low, high=high)
+    return Cell(text=words.usd(bill.usd), small=small)
+
+
+def _took(record: Any) -> float:
+    return float(record.fullLatency or record.failed_after_s or 0)

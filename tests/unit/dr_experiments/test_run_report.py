@@ -1,0 +1,329 @@
+"""The page about recorded runs: what stands in it, and what must not."""
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from dr_experiments.deployment_cost import MODES, Setup
+from dr_experiments.languages import Words, all_words
+from dr_experiments.months import Month
+from dr_experiments.pricing import ITEMS, Price, PriceTable
+from dr_experiments.records import RequestRecord, write_jsonl
+from dr_experiments.run_groups import group_records, interleaved
+from dr_experiments.run_report import RunReport, read_source, write_run_report
+from dr_experiments.run_sections import Section, prices_used, sections
+from dr_experiments.statistics import percentile, ratio_of_means, summarise
+from tests.unit.dr_experiments.record_fakes import answered, cold_starts, failed, record
+
+SERVERLESS = "dr-serverless-mobilenet-2048"
+SERVERLESS_3 = "dr-serverless-mobilenet-3072"
+REALTIME = "dr-realtime-mobilenet-m5-xlarge"
+FAST, SLOW = [0.10, 0.11, 0.12, 0.10, 0.13], [0.40, 0.41, 0.43, 0.40, 0.42]
+MONTH = Month(region="us-east-1", prices=PriceTable.load())
+
+
+def load(name: str, n: int, *, run_id: str = "r2") -> list[RequestRecord]:
+    return [
+        record(
+            name, i, scenario="loadgen-server", run_id=run_id, fullLatency=0.05,
+            requestLatency=0.02, response_time_s=0.05 + (1.0 if i == n else 0),
+            intended_offset_s=float(i), start_offset_s=float(i),
+        )
+        for i in range(1, n + 1)
+    ]  # fmt: skip
+
+
+def everything() -> list[RequestRecord]:
+    return [
+        record(SERVERLESS, 0, fullLatency=99.0, requestLatency=98.0),  # not counted
+        *answered(SERVERLESS, SLOW),
+        failed(SERVERLESS, 6),
+        *answered(REALTIME, FAST),
+        *cold_starts(SERVERLESS, [12.0, 12.5, 13.0]),
+        *load(REALTIME, 8),
+        failed(REALTIME, 9, scenario="loadgen-server", run_id="r2", error="<b>broken</b>"),
+    ]
+
+
+def made(records: list[RequestRecord]) -> tuple[Section, ...]:
+    return sections(group_records(records), month=MONTH, requests=20_000, words=Words("en"))
+
+
+def section(found: tuple[Section, ...], key: str, language: str = "en") -> Section:
+    title = Words(language)(f"head.{key}")
+    return next(one for one in found if one.title == title)
+
+
+@pytest.fixture(scope="module")
+def all_sections() -> tuple[Section, ...]:
+    return made(everything())
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Path]]:
+    """The page of everything in Portuguese, and its files; drawn once for all tests."""
+    return written(tmp_path_factory.mktemp("page"), everything(), "pt-BR")
+
+
+def written(
+    tmp_path: Path, records: list[RequestRecord], language: str = "en"
+) -> tuple[str, list[Path]]:
+    run = tmp_path / "requests.jsonl"
+    write_jsonl(run, records)
+    report = RunReport(
+        sources=[read_source(run, name="run")],
+        month=MONTH,
+        requests=20_000,
+        command="dr bench report run",
+        git_commit="c0ffee",
+        created_at=datetime(2026, 11, 28, tzinfo=UTC),
+    )
+    paths = write_run_report(tmp_path / "report.html", report, Words(language))
+    return paths[0].read_text("utf-8"), paths
+
+
+def test_latencies_are_those_of_answered_warm_requests_with_n_and_intervals(
+    all_sections: tuple[Section, ...],
+) -> None:
+    table = section(all_sections, "latency").tables[0]
+    row = next(row for row in table.rows if SERVERLESS in row[0].text)
+    found, p99 = summarise(SLOW), percentile(SLOW, 99)
+    assert row[1].text == "5"
+    assert (row[2].text, row[2].small) == ("1", "of 6")
+    assert row[3].text == f"{1000 * found.mean:.0f}"
+    assert found.mean_low is not None
+    assert found.mean_high is not None
+    assert row[3].small == f"{1000 * found.mean_low:.0f} to {1000 * found.mean_high:.0f}"
+    assert p99.low is not None
+    assert row[7].text == f"{1000 * p99.value:.0f}\N{DAGGER}"
+    assert row[7].small.startswith(f"{1000 * p99.low:.0f} to ")
+    # Neither the failure's 6,000 s, nor the uncounted request's 99 s, nor a cold start's 12 s.
+    text = " ".join(cell.text for row in table.rows for cell in row)
+    assert "6,000" not in text.replace("6,000,000", "")
+    assert not any(float(n.replace(",", "")) > 1000 for n in re.findall(r"[\d,.]+\d", row[6].text))
+
+
+def test_percentiles_that_have_enough_requests_are_not_marked() -> None:
+    many = [0.1 + 0.0001 * i for i in range(300)]
+    row = section(made(answered(SERVERLESS, many)), "latency").tables[0].rows[0]
+    assert "\N{DAGGER}" not in "".join(cell.text for cell in row)
+
+
+def test_phases_of_a_cold_start_say_which_are_estimated(all_sections: tuple[Section, ...]) -> None:
+    found = section(all_sections, "cold")
+    kinds = {row[1].text: row[2].text for row in found.tables[0].rows}
+    assert kinds["platform"].startswith("estimated")
+    assert kinds["imports"] == "measured"
+    assert [picture.name for picture in found.pictures] == ["cold-start"]
+    row = next(row for row in found.tables[0].rows if row[1].text == "platform")
+    assert row[3].text == "3"
+    assert row[4].text == "11.180"
+
+
+def test_cold_starts_that_cannot_be_split_have_no_figure() -> None:
+    found = section(made(cold_starts(SERVERLESS, [2.0, 2.1], phases=False)), "cold")
+    assert not found.pictures
+    assert "could be split" in found.notes[0]
+
+
+def test_phases_of_two_meanings_are_never_averaged() -> None:
+    whole = cold_starts(SERVERLESS, [12.0])
+    part = replace(
+        whole[0], index=2, phases={"connection": 0.0, "platform": 3.0, "process_start": 9.0}
+    )
+    (group,) = group_records([*whole, part])
+    n, phases, _ = group.phases_s()
+    assert n == 1
+    assert phases["process_start"] == [0.2]
+
+
+def test_the_wait_under_load_counts_from_the_moment_a_request_was_due(
+    all_sections: tuple[Section, ...],
+) -> None:
+    found = section(all_sections, "load")
+    row = found.tables[0].rows[0]
+    assert (row[1].text, row[2].text, row[2].small) == ("8", "1", "of 9")
+    assert row[5].text == f"{1000 * summarise([0.05] * 7 + [1.05]).mean:.0f}"
+    assert "8 answered, 1 failed" in found.pictures[0].caption
+
+
+def test_offline_has_a_throughput_and_no_latency() -> None:
+    records = [
+        record(REALTIME, i, scenario="loadgen-offline", fullLatency=2.0, requestLatency=0.5)
+        for i in range(1, 5)
+    ]
+    found = made(records)
+    row = section(found, "load").tables[0].rows[0]
+    assert [cell.text for cell in row[5:]] == ["\N{EN DASH}"] * 4
+    # Nor a cost from times that are a queue's length.
+    assert "no price" not in " ".join(section(found, "cost").notes)
+    assert not section(found, "cost").tables
+
+
+def test_a_load_does_not_price_what_was_measured_calmly(all_sections: tuple[Section, ...]) -> None:
+    rows = section(all_sections, "cost").tables[0].rows
+    names = [row[0].text for row in rows]
+    assert sorted(names) == [f"{REALTIME} (warm)", f"{SERVERLESS} (warm)"]
+
+
+def test_a_speed_up_is_the_ratio_of_means_with_its_interval() -> None:
+    rows = section(made([*answered(SERVERLESS, SLOW), *answered(SERVERLESS_3, FAST)]), "speed")
+    row = rows.tables[0].rows[0]
+    ratio = ratio_of_means(SLOW, FAST, paired=True)
+    assert row[4].text == f"{ratio.value:.2f}"
+    assert row[4].small == f"{ratio.low:.2f} to {ratio.high:.2f}"
+
+
+def test_requests_are_paired_only_where_they_were_sent_in_turn() -> None:
+    def at(name: str, seconds: list[int]) -> list[RequestRecord]:
+        return [
+            replace(one, started_at=f"2026-11-28T00:00:{second:02}+00:00")
+            for one, second in zip(answered(name, [0.1] * len(seconds)), seconds, strict=True)
+        ]
+
+    turns = group_records([*at(SERVERLESS, [0, 3, 4]), *at(REALTIME, [1, 2, 5])])
+    assert interleaved(*turns)
+    after = group_records([*at(SERVERLESS, [0, 1, 2]), *at(REALTIME, [3, 4, 5])])
+    assert not interleaved(*after)
+    broken = group_records(
+        [*at(SERVERLESS, [0, 3]), failed(SERVERLESS, 3), *at(REALTIME, [1, 4, 6])]
+    )
+    assert not interleaved(*broken)
+
+
+def test_what_has_no_price_says_so_and_costs_nothing_less() -> None:
+    found = section(made(answered("http://127.0.0.1:1", FAST)), "cost")
+    assert not found.tables
+    assert "no cost" in found.notes[0]
+    assert "http://127.0.0.1:1" in found.notes[1]
+
+
+def test_failures_are_listed_with_their_number(all_sections: tuple[Section, ...]) -> None:
+    rows = section(all_sections, "failures").tables[0].rows
+    assert [(row[1].text, row[2].text, row[2].small) for row in rows] == [
+        ("timeout: no answer within 60 s", "1", "of 6"),
+        ("timeout: <b>broken</b>", "1", "of 9"),
+    ]
+    assert "None of the 5" in section(made(answered(SERVERLESS, FAST)), "failures").notes[0]
+
+
+def test_every_part_of_a_bill_has_words() -> None:
+    prices = PriceTable(
+        rows=tuple(
+            Price(
+                item=item, region="r", sku=sku, usd=Decimal(1), source="s",
+                checked=datetime(2026, 1, 1, tzinfo=UTC).date(),
+            )
+            for item in ITEMS
+            for sku in (None, "2048", "ml.m5.xlarge", "arm64")
+        )
+    )  # fmt: skip
+    month = Month(region="r", prices=prices)
+    one = group_records(answered(SERVERLESS, FAST))[0].measured
+    assert one is not None
+    for mode in MODES:
+        by_memory = mode in {"serverless", "lambda"}
+        for warm in (0, 1):
+            setup = Setup(
+                mode=mode,
+                memory_mib=2048 if by_memory else None,
+                instance_type=None if by_memory else "ml.m5.xlarge",
+                architecture="arm64" if mode == "lambda" else None,
+                provisioned=warm,
+                storage_gb=Decimal(1),
+                ephemeral_mib=1024,
+            )
+            for part in month.bill(replace(one, setup=setup), 1000).parts:
+                assert f"part.{part}" in all_words(), part
+
+
+def test_the_prices_used_are_those_of_the_bills() -> None:
+    rows = prices_used(group_records(everything()), month=MONTH, requests=20_000)
+    assert {row.item for row in rows} == {
+        "serverless-compute", "instance-hour", "data-in", "data-out",
+    }  # fmt: skip
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.outside += [
+            value
+            for name, value in attrs
+            if name in {"src", "href", "xlink:href"}
+            and value
+            and not value.startswith(("#", "data:"))
+        ]  # fmt: skip
+
+
+def test_the_page_is_self_contained_and_complete(page: tuple[str, list[Path]]) -> None:
+    text, paths = page
+    parser = _Links()
+    parser.feed(text)
+    assert parser.outside == []
+    assert not {"script", "img", "link", "iframe"} & parser.tags
+    assert '<html lang="pt-BR">' in text
+    words = Words("pt-BR")
+    for head in ("latency", "cold", "load", "cost", "even", "failures", "method", "prices"):
+        assert f"<h2>{words(f'head.{head}')}</h2>" in text
+    # What a server said is shown and not obeyed.
+    assert "&lt;b&gt;broken&lt;/b&gt;" in text
+    assert "<b>" not in text
+    assert "ab" * 32 in text
+    assert [path.suffix for path in paths] == [".html"] + [".png", ".svg"] * 5
+    for path in paths[1:]:
+        if path.suffix == ".svg":
+            tree = ET.fromstring(path.read_text("utf-8"))  # noqa: S314 - our own
+            assert tree.tag.endswith("svg")
+        else:
+            assert path.read_bytes().startswith(b"\x89PNG")
+    assert text.count("<figure>") == 5
+
+
+def test_no_english_words_or_points_are_left_in_portuguese(
+    page: tuple[str, list[Path]], all_sections: tuple[Section, ...]
+) -> None:
+    text = re.sub(r"<(style|svg).*?</\1>|<code>.*?</code>", " ", page[0], flags=re.DOTALL)
+    text = re.sub(r"<[^>]+>", " ", text)
+    english = repr(all_sections)
+    for word in ("requests", "answered", "estimated", "interval", "failed", "month", "latency"):
+        assert re.search(rf"\b{word}\b", english), word
+        assert not re.search(rf"\b{word}\b", text), word
+    # Milliseconds and dollars have commas; points are left in names and thousands only.
+    assert re.search(r"\b0\.\d", english)
+    assert not re.search(r"\s0\.\d", text)
+    assert re.search(r"\s0,\d", text)
+
+
+def test_the_same_records_give_the_same_page(tmp_path: Path) -> None:
+    records = answered("http://127.0.0.1:1", FAST)
+    assert written(tmp_path, records)[0] == written(tmp_path, records)[0]
+
+
+def test_figures_of_an_earlier_page_do_not_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "report-figures"
+    folder.mkdir()
+    (folder / "break-even.svg").write_text("of an earlier page")
+    _, paths = written(tmp_path, answered("http://127.0.0.1:1", FAST))
+    left = sorted(path.name for path in folder.iterdir())
+    assert left == sorted(path.name for path in paths[1:]) == ["latency.png", "latency.svg"]
+
+
+def test_nothing_counted_or_two_models_in_one_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no counted request"):
+        group_records([record(SERVERLESS, 0)])
+    two = [*answered(SERVERLESS, FAST), *answered(SERVERLESS, FAST, model_sha256="cd" * 32)]
+    with pytest.raises(ValueError, match="2 models"):
+        written(tmp_path, two)
+    assert not (tmp_path / "report.html").exists()
