@@ -11,7 +11,8 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
-from constructs_lib.rules import ValidationError
+from constructs_lib.rules import ValidationError, is_number, shown
+from constructs_lib.tokens import is_token
 
 _PERIOD: Final = cdk.Duration.minutes(1)
 # Two bad minutes of three: one is a container that died and was replaced.
@@ -36,14 +37,19 @@ class AlarmOptions:
 
     def faults(self) -> list[str]:
         """What cannot be."""
-        return [
-            f"alarms.{name} must be above 0; got {value!r}"
-            for name, value in (
-                ("server_errors", self.server_errors),
-                ("latency_ms", self.latency_ms),
+        faults = []
+        if not is_token(self.server_errors) and not (
+            is_number(self.server_errors) and self.server_errors > 0
+        ):
+            faults.append(
+                f"alarms.server_errors must be a number above 0; got {shown(self.server_errors)}"
             )
-            if not value > 0
-        ]
+        # A token, too: the threshold is computed from it, in the metric's own unit.
+        if not (is_number(self.latency_ms) and self.latency_ms > 0):
+            faults.append(
+                f"alarms.latency_ms must be a number above 0; got {shown(self.latency_ms)}"
+            )
+        return faults
 
 
 class EndpointAlarms(Construct):

@@ -6,13 +6,16 @@ from aws_cdk import aws_budgets as budgets
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from constructs_lib.rules import refuse
+from constructs_lib.kinds import Kind, kind_faults
+from constructs_lib.rules import is_number, refuse, shown
+from constructs_lib.tokens import is_token
 
 COST_TAG: Final = "dr-endpoints:stage"
 WARN_PERCENT: Final = 80
 # Budgets takes at most ten addresses and one topic for each notification:
 # https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_budgets_NotificationWithSubscribers.html
 MAX_ADDRESSES: Final = 10
+_EMAILS: Final = Kind(words="a list of addresses", types=(str,), many=True)
 
 
 class CostBudget(Construct):
@@ -52,15 +55,25 @@ class CostBudget(Construct):
         tag_value: str = "default",
     ) -> None:
         super().__init__(scope, construct_id)
+        refuse(f"CostBudget {self.node.path}", kind_faults({"emails": emails}, {"emails": _EMAILS}))
         emails = emails or []
         faults = []
-        if monthly_usd <= 0:
-            faults.append(f"monthly_usd must be more than 0; got {monthly_usd!r}")
+        if not is_token(monthly_usd) and not (is_number(monthly_usd) and monthly_usd > 0):
+            faults.append(f"monthly_usd must be a number above 0; got {shown(monthly_usd)}")
         if not emails and topic is None:
             faults.append("give emails or a topic: a budget that tells nobody is none")
         if len(emails) > MAX_ADDRESSES:
             faults.append(f"emails must be at most {MAX_ADDRESSES} addresses; got {len(emails)}")
-        faults += [f"emails must hold addresses; got {it!r}" for it in emails if "@" not in it]
+        faults += [
+            f"emails must hold addresses; got {it!r}"
+            for it in emails
+            if "@" not in it and not is_token(it)
+        ]
+        if is_token(emails):
+            # Each address becomes a subscriber of its own.
+            faults.append(
+                f"emails must be a list whose length is known at synthesis; got {shown(emails)}"
+            )
         refuse(f"CostBudget {self.node.path}", faults)
         subscribers = [
             budgets.CfnBudget.SubscriberProperty(address=address, subscription_type="EMAIL")

@@ -1,12 +1,29 @@
 """One CloudWatch dashboard over any set of endpoints."""
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
 from constructs_lib.dr_endpoint import DREndpoint
+from constructs_lib.kinds import TEXT, Kind, kind_faults
 from constructs_lib.rules import refuse
+from constructs_lib.tokens import is_token
+
+# Of one widget: https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html
+_MOST_ALARMS: Final = 100
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}")
+_DASHBOARD_KINDS: Final = {
+    "endpoints": Kind(
+        words="a list of endpoints of this library",
+        types=(DREndpoint,),
+        many=True,
+        optional=False,
+    ),
+    "dashboard_name": TEXT,
+}
 
 
 class DREndpointDashboard(Construct):
@@ -35,21 +52,38 @@ class DREndpointDashboard(Construct):
         dashboard_name: str | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
+        refuse(
+            f"DREndpointDashboard {self.node.path}",
+            kind_faults(
+                {"endpoints": endpoints, "dashboard_name": dashboard_name}, _DASHBOARD_KINDS
+            ),
+        )
         faults = []
         if not endpoints:
             faults.append("endpoints must name at least one")
-        names = [endpoint.endpoint_name for endpoint in endpoints]
+        paths = [endpoint.node.path for endpoint in endpoints]
         faults += [
-            f"endpoints must name each one once; {name} comes {names.count(name)} times"
-            for name in sorted(set(names))
-            if names.count(name) > 1
+            f"endpoints must name each one once; {path} comes {paths.count(path)} times"
+            for path in sorted(set(paths))
+            if paths.count(path) > 1
         ]
+        if (
+            dashboard_name is not None
+            and not is_token(dashboard_name)
+            and not _NAME.fullmatch(dashboard_name)
+        ):
+            faults.append(
+                "dashboard_name must be 1 to 255 letters, digits, hyphens and underscores; got "
+                f"{dashboard_name!r} (https://docs.aws.amazon.com/AmazonCloudWatch/latest/"
+                "APIReference/API_PutDashboard.html)"
+            )
         refuse(f"DREndpointDashboard {self.node.path}", faults)
         self.dashboard = cloudwatch.Dashboard(self, "Dashboard", dashboard_name=dashboard_name)
         alarms = [alarm for endpoint in endpoints for alarm in endpoint.alarms_if_any]
-        if alarms:
+        for first in range(0, len(alarms), _MOST_ALARMS):
+            shown = alarms[first : first + _MOST_ALARMS]
             self.dashboard.add_widgets(
-                cloudwatch.AlarmStatusWidget(title="alarms", alarms=alarms, width=24)
+                cloudwatch.AlarmStatusWidget(title="alarms", alarms=shown, width=24)
             )
         for endpoint in endpoints:
             self.dashboard.add_widgets(*endpoint.dashboard_widgets())

@@ -15,11 +15,26 @@ from constructs import Construct, IDependable
 
 from constructs_lib import limits
 from constructs_lib.alarms import AlarmOptions, EndpointAlarms, alarm_period
-from constructs_lib.endpoint_options import Options
+from constructs_lib.claimed_names import ALARMS, claim_name, name_faults
+from constructs_lib.endpoint_options import (
+    OPTION_KINDS,
+    PART_KINDS,
+    DataCapture,
+    EndpointOptions,
+    Options,
+)
 from constructs_lib.inference_image_repo import InferenceImage
+from constructs_lib.kinds import Kind, kind_faults, required
+from constructs_lib.log_keys import let_logs_use
 from constructs_lib.model_artifact_bucket import ModelArtifact
-from constructs_lib.probe import GoldenImageProbe
-from constructs_lib.rules import ValidationError, endpoint_faults, refuse, tag_faults
+from constructs_lib.probe import GoldenImageProbe, ProbeOptions
+from constructs_lib.rules import (
+    ValidationError,
+    endpoint_faults,
+    is_integer,
+    refuse,
+    tag_faults,
+)
 from constructs_lib.scaling import Scaling
 from constructs_lib.tokens import known_text
 
@@ -28,6 +43,57 @@ ALARMS_TOO_SLOW: Final = "dr-endpoints:alarmsSlowerThanShift"
 _HASH_CHARACTERS: Final = 8
 # Two bad minutes, or two failed probes that are a minute apart.
 _BAD_PERIODS_S: Final = 120
+
+
+_MODEL: Final = Kind(
+    words="a ModelArtifact, which ModelArtifactBucket.add_model and ModelArtifact.in_bucket make",
+    types=(ModelArtifact,),
+)
+_IMAGE: Final = Kind(
+    words="an InferenceImage, which InferenceImageRepo.image and InferenceImage.from_uri make",
+    types=(InferenceImage,),
+    optional=False,
+)
+
+
+def read_options(
+    subject: type,
+    scope: Construct,
+    construct_id: str,
+    *,
+    model: object,
+    image: object,
+    options: EndpointOptions,
+    needs_model: bool = True,
+) -> Options:
+    """`options` with their defaults, once everything given is of the right kind.
+
+    Raises:
+        ValidationError: listing every value of another kind, and every unknown name.
+    """
+    path = "/".join(it for it in (scope.node.path, construct_id) if it)
+    model_kind = required(_MODEL) if needs_model else _MODEL
+    refuse(
+        f"{subject.__name__} {path}",
+        [
+            *kind_faults({"model": model}, {"model": model_kind}),
+            *kind_faults({"image": image}, {"image": _IMAGE}),
+            *kind_faults(options, OPTION_KINDS),
+            *kind_faults(_parts(options), PART_KINDS),
+        ],
+    )
+    return Options(**options)
+
+
+def _parts(options: EndpointOptions) -> dict[str, object]:
+    """What the objects among `options` hold that is neither number nor text."""
+    parts: dict[str, object] = {}
+    for name in PART_KINDS:
+        option, _, part = name.partition(".")
+        holder = options.get(option)
+        if isinstance(holder, AlarmOptions | DataCapture | ProbeOptions | Scaling):
+            parts[name] = getattr(holder, part)
+    return parts
 
 
 class DREndpoint(Construct):
@@ -60,21 +126,31 @@ class DREndpoint(Construct):
         invocation_timeout_s: float | None,
         faults: list[str],
         log_group_prefix: str,
+        kind: str,
     ) -> dict[str, str]:
-        """Refuse what cannot be, make name and log group; returns the container's environment."""
+        """Refuse what cannot be, make name and log group; returns the container's environment.
+
+        `kind` is what has the name, as `claimed_names` calls it.
+        """
         given = dict(options.environment or {})
+        stack = cdk.Stack.of(self)
+        watched = options.alarms is not None or options.traffic_shift is not None
+        kinds = (kind, ALARMS) if watched else (kind,)
+        named = known_text(options.endpoint_name)
         refuse(
             f"{type(self).__name__} {self.node.path}",
             [
                 *faults,
                 *options.faults(),
+                *_region_faults(options, stack),
                 *tag_faults(options.tags or {}),
                 *endpoint_faults(
-                    endpoint_name=known_text(options.endpoint_name),
+                    endpoint_name=named,
                     environment=given,
                     set_by_construct=own_environment,
                     invocation_timeout_s=invocation_timeout_s,
                 ),
+                *([] if named is None else name_faults(self, kinds=kinds, name=named)),
             ],
         )
         self.model = model
@@ -82,6 +158,8 @@ class DREndpoint(Construct):
         self.endpoint_name = options.endpoint_name or cdk.Names.unique_resource_name(
             self, max_length=limits.ENDPOINT_NAME_CHARACTERS, separator="-"
         )
+        claim_name(self, kinds=kinds, name=self.endpoint_name)
+        let_logs_use(options.log_encryption_key)
         # Made here, the log group has a retention and goes with the stack; the service itself
         # would make one that keeps every line for ever.
         self.log_group = logs.LogGroup(
@@ -138,11 +216,12 @@ class DREndpoint(Construct):
         """A shift that goes on before an alarm can ring is watched by nobody."""
         every = 1 if options.probe is None else options.probe.every_minutes
         needed_s = _BAD_PERIODS_S * every
-        if options.traffic_shift is None or options.traffic_shift.wait_s >= needed_s:
+        shift = options.traffic_shift
+        if shift is None or not is_integer(shift.wait_s, 0, needed_s - 1):
             return
         cdk.Annotations.of(self).add_warning_v2(
             ALARMS_TOO_SLOW,
-            f"traffic_shift waits {options.traffic_shift.wait_s} s, and the slowest alarm rings "
+            f"traffic_shift waits {shift.wait_s} s, and the slowest alarm rings "
             f"after {needed_s} s at the earliest: let wait_s be more than that",
         )
 
@@ -285,15 +364,25 @@ class DREndpoint(Construct):
         raise NotImplementedError
 
 
-def select_subnets(vpc: ec2.IVpc, selection: ec2.SubnetSelection | None) -> ec2.SelectedSubnets:
-    """The subnets of `selection`, or the VPC's private ones."""
-    if selection is None:
-        return vpc.select_subnets()
-    return vpc.select_subnets(
-        availability_zones=selection.availability_zones,
-        one_per_az=selection.one_per_az,
-        subnet_filters=selection.subnet_filters,
-        subnet_group_name=selection.subnet_group_name,
-        subnets=selection.subnets,
-        subnet_type=selection.subnet_type,
-    )
+def _region_faults(options: Options, stack: cdk.Stack) -> list[str]:
+    """What is given from another region, where the service does not look for it."""
+    here = known_text(stack.region)
+    given: list[tuple[str, Any]] = [
+        ("encryption_key", options.encryption_key),
+        ("log_encryption_key", options.log_encryption_key),
+        ("vpc", options.vpc),
+    ]
+    if options.data_capture is not None:
+        given += [
+            ("data_capture.bucket", options.data_capture.bucket),
+            ("data_capture.encryption_key", options.data_capture.encryption_key),
+        ]
+    places = [(name, known_text(it.env.region)) for name, it in given if it is not None and here]
+    # The CDK takes an imported alarm for one of the stack's region, whatever its ARN says.
+    arns = [known_text(alarm.alarm_arn) for alarm in options.rollback_alarms]
+    places += [("rollback_alarms", arn.split(":")[3]) for arn in arns if arn is not None and here]
+    return [
+        f"{name} must be in the stack's region, {here}, where the service looks for it; got {there}"
+        for name, there in places
+        if there not in (None, "", here)
+    ]

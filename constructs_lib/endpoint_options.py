@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_ec2 as ec2
@@ -13,9 +13,10 @@ from aws_cdk import aws_s3 as s3
 
 from constructs_lib import limits
 from constructs_lib.alarms import AlarmOptions
+from constructs_lib.kinds import BUCKET, FLAG, KEY, PATH, TEXT, TEXTS, Kind, required
 from constructs_lib.probe import ProbeOptions
 from constructs_lib.rules import bounded_fault
-from constructs_lib.scaling import Scaling
+from constructs_lib.scaling import ClinicHours, Scaling
 from constructs_lib.traffic import TrafficShift
 
 
@@ -44,7 +45,7 @@ class DataCapture:
         """What cannot be."""
         low, high = limits.CAPTURE_PERCENT
         faults = bounded_fault("data_capture.percent", self.percent, low, high, "CAPTURE_PERCENT")
-        if not self.prefix.strip("/"):
+        if not isinstance(self.prefix, str) or not self.prefix.strip("/"):
             faults.append(
                 "data_capture.prefix must be text, so that the role may write there and nowhere "
                 f"else; got {self.prefix!r}"
@@ -78,8 +79,8 @@ class EndpointOptions(TypedDict, total=False):
     - `endpoint_name`: at most 63 letters, digits and inner hyphens; on Lambda the function's
       name. Default: from the construct's path.
     - `log_retention`: how long log lines are kept. Default: one month.
-    - `log_encryption_key`: KMS key of the log group, whose policy must let CloudWatch Logs use
-      it. Default: encryption by the service.
+    - `log_encryption_key`: KMS key of the log group. One made in this app lets CloudWatch Logs use
+      it from now on; the policy of any other must. Default: encryption by the service.
     - `alarms`: of server errors and latency (`AlarmOptions`). Default: none, or with a
       `traffic_shift` those of `AlarmOptions()`.
     - `rollback_alarms`: further alarms that take an update back. Default: none.
@@ -119,6 +120,58 @@ class EndpointOptions(TypedDict, total=False):
     network_isolation: bool
     data_capture: DataCapture | None
     tags: Mapping[str, str] | None
+
+
+OPTION_KINDS: Final[Mapping[str, Kind]] = {
+    "environment": TEXTS,
+    "endpoint_name": TEXT,
+    "log_retention": Kind(
+        words="of logs.RetentionDays, RetentionDays.ONE_MONTH for example",
+        types=(logs.RetentionDays,),
+        optional=False,
+    ),
+    "log_encryption_key": KEY,
+    "alarms": Kind(words="AlarmOptions(…)", types=(AlarmOptions,)),
+    "rollback_alarms": Kind(
+        words="a list of CloudWatch alarms (for an ARN: cloudwatch.Alarm.from_alarm_arn)",
+        attribute="alarm_arn",
+        many=True,
+        optional=False,
+    ),
+    "probe": Kind(words="ProbeOptions(…)", types=(ProbeOptions,)),
+    "traffic_shift": Kind(
+        words="a TrafficShift, TrafficShift.canary() for example", types=(TrafficShift,)
+    ),
+    "scaling": Kind(words="Scaling(…)", types=(Scaling,)),
+    "role": Kind(words="an IAM role (for an ARN: iam.Role.from_role_arn)", attribute="role_arn"),
+    "encryption_key": KEY,
+    "vpc": Kind(words="a VPC (for an id: ec2.Vpc.from_lookup)", attribute="select_subnets"),
+    "vpc_subnets": Kind(words="ec2.SubnetSelection(…)", types=(ec2.SubnetSelection,)),
+    "security_groups": Kind(
+        words="a list of security groups (for an id: ec2.SecurityGroup.from_security_group_id)",
+        attribute="security_group_id",
+        many=True,
+    ),
+    "network_isolation": FLAG,
+    "data_capture": Kind(words="DataCapture(…)", types=(DataCapture,)),
+    "tags": TEXTS,
+}
+
+
+PART_KINDS: Final[Mapping[str, Kind]] = {
+    "alarms.actions": Kind(
+        words="a list of alarm actions, aws_cloudwatch_actions.SnsAction(topic) for example",
+        attribute="bind",
+        many=True,
+        optional=False,
+    ),
+    "data_capture.bucket": required(BUCKET),
+    "data_capture.encryption_key": KEY,
+    "probe.photograph": PATH,
+    "scaling.clinic_hours": Kind(
+        words="a list of ClinicHours", types=(ClinicHours,), many=True, optional=False
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from constructs_lib.log_keys import let_logs_use
+
 _HANDLER: Final = Path(__file__).parent / "image_copy"
 _MEMORY_MIB: Final = 1024
 _TIMEOUT_MINUTES: Final = 15
@@ -30,7 +32,7 @@ def make_repository(
     `max_image_count` bounds the images that are kept. An endpoint pulls its image again
     whenever it scales out, so the bound leaves room for every image that may still run.
     """
-    return ecr.Repository(
+    repository = ecr.Repository(
         scope,
         "Repository",
         image_scan_on_push=True,
@@ -58,20 +60,49 @@ def make_repository(
             ),
         ],
     )
+    # As on the bootstrap's repository. Lambda would add it by itself, where the role that
+    # deploys may change the policies of repositories, and fail where it may not.
+    repository.add_to_resource_policy(
+        iam.PolicyStatement(
+            sid="LetFunctionsPull",
+            principals=[iam.ServicePrincipal("lambda.amazonaws.com")],
+            actions=["ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+            conditions={
+                "StringLike": {
+                    "aws:SourceArn": cdk.Stack.of(scope).format_arn(
+                        service="lambda",
+                        resource="function",
+                        resource_name="*",
+                        arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
+                    )
+                }
+            },
+        )
+    )
+    return repository
 
 
 class ImageCopier(Construct):
     """The function that copies images into a repository, shared by all images of one repo."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, target: ecr.IRepository) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        target: ecr.IRepository,
+        log_encryption_key: kms.IKey | None = None,
+    ) -> None:
         super().__init__(scope, construct_id)
         self._target = target
         self.log_group = logs.LogGroup(
             self,
             "Logs",
             retention=logs.RetentionDays.ONE_WEEK,
+            encryption_key=log_encryption_key,
             removal_policy=cdk.RemovalPolicy.DESTROY,
         )
+        let_logs_use(log_encryption_key)
         self.role = iam.Role(
             self,
             "Role",

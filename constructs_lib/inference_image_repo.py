@@ -17,8 +17,19 @@ from constructs import Construct, IDependable
 import inference_image
 from constructs_lib import limits
 from constructs_lib.image_repository import ImageCopier, make_repository
-from constructs_lib.rules import refuse
-from constructs_lib.tokens import known_text
+from constructs_lib.kinds import (
+    FLAG,
+    KEY,
+    PATH,
+    REPOSITORY,
+    TEXT,
+    TEXTS,
+    Kind,
+    kind_faults,
+    required,
+)
+from constructs_lib.rules import refuse, shown, whole_number_fault
+from constructs_lib.tokens import is_token, known_text
 from inference_image.contract import RUNTIME_LITERT, RUNTIMES
 
 ImageSource = Literal["build", "source-digest"]
@@ -37,6 +48,21 @@ _SET_BY_CONSTRUCT: Final = {
     "TARGETARCH": "image(architecture=…)",
 }
 _LEAST_IMAGE_COUNT: Final = 2
+_REPO_KINDS: Final = {
+    "source": Kind(words=f"one of {', '.join(IMAGE_SOURCES)}", types=(str,), optional=False),
+    "directory": PATH,
+    "docker_outputs": Kind(
+        words="a list of texts, one for each --output", types=(str,), many=True, optional=False
+    ),
+    "base_image": TEXT,
+    "build_args": TEXTS,
+    "certificates": PATH,
+    "own_repository": FLAG,
+    "repository": REPOSITORY,
+    "encryption_key": KEY,
+    "removal_policy": Kind(words="a cdk.RemovalPolicy", types=(cdk.RemovalPolicy,), optional=False),
+    "log_encryption_key": KEY,
+}
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # The tag of an asset is the hash of its source, behind the synthesizer's prefix if it has one.
 _PINNED: Final = re.compile(r"(?:@sha256:|:[\w.-]*)[0-9a-f]{64}$")
@@ -83,11 +109,15 @@ class InferenceImage:
         Raises:
             ValidationError: `digest` is a tag, or the architecture is unknown.
         """
-        faults = _architecture_faults(architecture)
-        if not cdk.Token.is_unresolved(digest) and not _DIGEST.fullmatch(digest):
+        faults = kind_faults(
+            {"repository": repository},
+            {"repository": required(REPOSITORY)},
+        )
+        faults += _architecture_faults(architecture)
+        if not is_token(digest) and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
             faults.append(
                 "digest must be sha256: and 64 hexadecimal digits, because a tag can move "
-                f"without the template changing; got {digest!r}"
+                f"without the template changing; got {shown(digest)}"
             )
         refuse("InferenceImage", faults)
         return cls(
@@ -106,11 +136,17 @@ class InferenceImage:
             ValidationError: the URI is not of that form, or the architecture is unknown.
         """
         faults = _architecture_faults(architecture)
-        match = _ECR_URI.fullmatch(uri)
-        if match is None:
+        match = _ECR_URI.fullmatch(uri) if isinstance(uri, str) else None
+        if is_token(uri):
+            # Region, account and repository are read from it.
+            faults.append(
+                "uri must be known at synthesis: give what only the deployment knows to "
+                f"InferenceImage.from_repository, as digest; got {shown(uri)}"
+            )
+        elif match is None:
             faults.append(
                 "uri must be <account>.dkr.ecr.<region>.amazonaws.com/<repository>@sha256:<digest>"
-                f" (SageMaker pulls from Amazon ECR, and a tag can move); got {uri!r}"
+                f" (SageMaker pulls from Amazon ECR, and a tag can move); got {shown(uri)}"
             )
         elif len(uri) > limits.IMAGE_URI_CHARACTERS:
             faults.append(f"uri must have at most {limits.IMAGE_URI_CHARACTERS} characters")
@@ -176,10 +212,13 @@ class InferenceImageRepo(Construct):
         removal_policy: what `cdk destroy` does with the own repository and its images.
         max_image_count: images that the own repository keeps, at least 2: an endpoint pulls its
             image again whenever it scales out.
+        log_encryption_key: KMS key of the log group of the function that copies; one that is not
+            made in this app must let CloudWatch Logs use it.
 
     Defaults: `"build"`, from the installed `inference_image` package, on the Dockerfile's own
     base, as the engine puts images out by itself, in the bootstrap's repository; an own
-    repository is encrypted by ECR, kept (RETAIN), and holds 50 images.
+    repository is encrypted by ECR, kept (RETAIN), and holds 50 images; the log is kept for one
+    week, encrypted by CloudWatch Logs.
 
     Defines: a Docker image asset for each image asked for, in the bootstrap's ECR repository.
     With an own repository, that, and a function with its role and log group that copies. With
@@ -196,20 +235,36 @@ class InferenceImageRepo(Construct):
         construct_id: str,
         *,
         source: ImageSource = IMAGE_BUILD,
-        directory: Path | None = None,
+        directory: Path | str | None = None,
         docker_outputs: Sequence[str] = (),
         base_image: str | None = None,
         build_args: Mapping[str, str] | None = None,
-        certificates: Path | None = None,
+        certificates: Path | str | None = None,
         own_repository: bool = False,
         repository: ecr.IRepository | None = None,
         encryption_key: kms.IKey | None = None,
         removal_policy: cdk.RemovalPolicy = cdk.RemovalPolicy.RETAIN,
         max_image_count: int = 50,
+        log_encryption_key: kms.IKey | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
+        values = {
+            "source": source,
+            "directory": directory,
+            "docker_outputs": docker_outputs,
+            "base_image": base_image,
+            "build_args": build_args,
+            "certificates": certificates,
+            "own_repository": own_repository,
+            "repository": repository,
+            "encryption_key": encryption_key,
+            "removal_policy": removal_policy,
+            "log_encryption_key": log_encryption_key,
+        }
+        refuse(f"InferenceImageRepo {self.node.path}", kind_faults(values, _REPO_KINDS))
         # Absolute, because the CDK's Node process need not share Python's current folder.
-        context = (directory or Path(inference_image.__file__).parent).resolve()
+        context = Path(directory or Path(inference_image.__file__).parent).resolve()
+        certificates = None if certificates is None else Path(certificates)
         given = dict(build_args or {})
         faults = []
         if source not in IMAGE_SOURCES:
@@ -223,6 +278,11 @@ class InferenceImageRepo(Construct):
             for name, setter in _SET_BY_CONSTRUCT.items()
             if name in given
         ]
+        faults += [
+            f"build_args[{name!r}] must be text; got {shown(value)}"
+            for name, value in given.items()
+            if not isinstance(value, str)
+        ]
         if own_repository and repository is not None:
             faults.append("give own_repository or repository, and not both")
         if (own_repository or repository is not None) and source == IMAGE_SOURCE_DIGEST:
@@ -232,11 +292,24 @@ class InferenceImageRepo(Construct):
             )
         if encryption_key is not None and not own_repository:
             faults.append("encryption_key is for an own repository: set own_repository=True")
-        if max_image_count < _LEAST_IMAGE_COUNT:
+        if log_encryption_key is not None and not own_repository and repository is None:
             faults.append(
-                f"max_image_count must be at least {_LEAST_IMAGE_COUNT}, the image before an "
-                f"update and the one after it; got {max_image_count}"
+                "log_encryption_key is for the function that copies images: set "
+                "own_repository=True or repository"
             )
+        if repository is not None:
+            faults += _repository_faults(repository, cdk.Stack.of(self))
+        if is_token(max_image_count):
+            # The lifecycle is one text, which a reference inside would spoil.
+            faults.append(
+                f"max_image_count must be known at synthesis; got {shown(max_image_count)}"
+            )
+        faults += whole_number_fault(
+            "max_image_count",
+            max_image_count,
+            _LEAST_IMAGE_COUNT,
+            because=", the image before an update and the one after it",
+        )
         refuse(f"InferenceImageRepo {self.node.path}", faults)
         self._source = source
         self._directory = context
@@ -253,7 +326,11 @@ class InferenceImageRepo(Construct):
                 max_image_count=max_image_count,
             )
         self._copier = (
-            None if self.repository is None else ImageCopier(self, "Copier", target=self.repository)
+            None
+            if self.repository is None
+            else ImageCopier(
+                self, "Copier", target=self.repository, log_encryption_key=log_encryption_key
+            )
         )
 
     def image(self, *, architecture: str, runtime: str = RUNTIME_LITERT) -> InferenceImage:
@@ -343,6 +420,22 @@ class InferenceImageRepo(Construct):
             )
 
 
+def _repository_faults(repository: ecr.IRepository, stack: cdk.Stack) -> list[str]:
+    """The copying function knows the repository by its name, in its own account and region."""
+    faults = []
+    for name, there, here in (
+        ("region", repository.env.region, stack.region),
+        ("account", repository.env.account, stack.account),
+    ):
+        known, own = known_text(there), known_text(here)
+        if known is not None and own is not None and known != own:
+            faults.append(
+                f"repository must be in the stack's {name}, {own}, where its images are copied; "
+                f"got {known}"
+            )
+    return faults
+
+
 def _ends_in_token(text: str) -> bool:
     return cdk.Token.is_unresolved(text) and text.endswith("]}")
 
@@ -351,5 +444,6 @@ def _architecture_faults(architecture: str) -> list[str]:
     if architecture in limits.ARCHITECTURES:
         return []
     return [
-        f"architecture must be one of {', '.join(limits.ARCHITECTURES)}; got {str(architecture)!r}"
+        # Platform of the build and rules of the endpoints follow from it: no tokens.
+        f"architecture must be one of {', '.join(limits.ARCHITECTURES)}; got {shown(architecture)}"
     ]

@@ -12,23 +12,27 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from constructs_lib import limits
-from constructs_lib.dr_endpoint import DREndpoint
+from constructs_lib import limits, regions
+from constructs_lib.claimed_names import LAMBDA_FUNCTION
+from constructs_lib.dr_endpoint import DREndpoint, read_options
 from constructs_lib.endpoint_options import EndpointOptions, Options
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
+from constructs_lib.network import grant_lambda_network, subnet_faults
 from constructs_lib.rules import lambda_faults
 from constructs_lib.sagemaker_endpoint import image_faults
 from constructs_lib.scaling import lambda_scaling_faults
-from constructs_lib.tokens import known_number
+from constructs_lib.stage_names import FUNCTION_ALIAS
+from constructs_lib.tokens import known_number, known_text
 from constructs_lib.traffic import ALL_AT_ONCE, CANARY, TrafficShift, lambda_shift_faults
 from inference_image.contract import ENV_MODEL_URL, ENV_SERVING_MODE, SERVING_MODE_SERVERLESS
 
-ALIAS: Final = "live"
+ALIAS: Final = FUNCTION_ALIAS
 # As docs/lambda.md says: the image's own entry point is SageMaker's.
 ENTRY_POINT: Final = ("python3", "-m", "awslambdaric")
 COMMAND: Final = ("inference_image.lambda_handler.handler",)
 
+NO_URL_IN_REGION: Final = "dr-endpoints:functionUrlNotSeenInRegion"
 _EXCLUDED: Final = ("network_isolation", "data_capture")
 _MILLISECOND_MS: Final = 1.0
 _ARCHITECTURES: Final = {
@@ -87,8 +91,16 @@ class LambdaDREndpoint(DREndpoint):
         ephemeral_storage_mib: int = limits.LAMBDA_DEFAULT_EPHEMERAL_STORAGE_MIB,
         **options: Unpack[EndpointOptions],
     ) -> None:
+        chosen = read_options(
+            type(self),
+            scope,
+            construct_id,
+            model=model,
+            image=image,
+            options=options,
+            needs_model=False,
+        )
         super().__init__(scope, construct_id)
-        chosen = Options(**options)
         stack = cdk.Stack.of(self)
         own = {ENV_SERVING_MODE: SERVING_MODE_SERVERLESS}
         if model is not None:
@@ -111,6 +123,8 @@ class LambdaDREndpoint(DREndpoint):
                 provisioned_concurrency=known_number(provisioned_concurrency),
                 provisioned_is_given=provisioned_concurrency is not None,
             )
+        if chosen.vpc is not None:
+            faults += subnet_faults(chosen.vpc, chosen.vpc_subnets, public_allowed=False)
         if chosen.traffic_shift is not None:
             faults += lambda_shift_faults(chosen.traffic_shift)
         environment = self._begin(
@@ -122,6 +136,7 @@ class LambdaDREndpoint(DREndpoint):
             invocation_timeout_s=None,
             faults=[*faults, *image_faults(image, stack)],
             log_group_prefix="/aws/lambda/",
+            kind=LAMBDA_FUNCTION,
         )
         self.role = self._make_role(chosen)
         self.function = self._make_function(
@@ -171,6 +186,22 @@ class LambdaDREndpoint(DREndpoint):
                 after=self.alias,
             )
 
+        self._warn_of_region(known_text(stack.region))
+
+    def _warn_of_region(self, region: str | None) -> None:
+        there = None if region is None else regions.function_urls_in(region)
+        if region is None or there:
+            return
+        said = (
+            f"region {region} is not in this library's table of {regions.CHECKED}: whether its "
+            "functions have URLs is not known"
+            if there is None
+            else f"functions had no URLs in {region} on {regions.CHECKED}; look whether they have "
+            "by now before deploying "
+            "(https://docs.aws.amazon.com/lambda/latest/dg/lambda-urls.html)"
+        )
+        cdk.Annotations.of(self).add_warning_v2(NO_URL_IN_REGION, said)
+
     @property
     def url(self) -> str:
         """Where to: `https://<id>.lambda-url.<region>.on.aws/`, signed for the service `lambda`."""
@@ -218,7 +249,7 @@ class LambdaDREndpoint(DREndpoint):
             },
             statistic=statistic,
             period=period,
-        )
+        ).attach_to(self)
 
     def metric_invocations(self, *, period: cdk.Duration | None = None) -> cloudwatch.Metric:
         """Requests, counted (sum)."""
@@ -235,7 +266,7 @@ class LambdaDREndpoint(DREndpoint):
             },
             statistic="Sum",
             period=period,
-        )
+        ).attach_to(self)
 
     def metric_function_errors(self, *, period: cdk.Duration | None = None) -> cloudwatch.Metric:
         """Invocations that ended in an error of the function, counted (sum)."""
@@ -317,6 +348,9 @@ class LambdaDREndpoint(DREndpoint):
                     resources=[chosen.encryption_key.key_arn],
                 )
             )
+        if chosen.vpc is not None:
+            # The CDK grants this to roles that it makes, and not to one that it is given.
+            grant_lambda_network(role, cdk.Stack.of(self))
         return role
 
     def _make_function(

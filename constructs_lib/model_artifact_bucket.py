@@ -17,7 +17,9 @@ from aws_cdk import aws_s3_deployment as s3_deployment
 from constructs import Construct, IDependable
 
 from constructs_lib import limits
-from constructs_lib.rules import ValidationError, refuse
+from constructs_lib.kinds import BUCKET, FLAG, KEY, TEXT, Kind, kind_faults, required
+from constructs_lib.log_keys import let_logs_use
+from constructs_lib.rules import ValidationError, refuse, whole_number_fault
 from constructs_lib.tokens import known_text
 from inference_image.model_package import pack_model
 from inference_image.model_spec import ModelSpec, load_model_spec, object_key
@@ -44,6 +46,24 @@ _PUBLISHER_MEMORY_MIB_ABOVE: Final = 3008
 _DEFAULT_ACCESS_LOG_DAYS: Final = 90
 _DEFAULT_NONCURRENT_DAYS: Final = 30
 _ACCESS_LOG_PREFIX: Final = "model-bucket/"
+LOG_BUCKET_POLICY: Final = "dr-endpoints:accessLogsBucketPolicyNotOurs"
+
+_FOLDER: Final = Kind(words="the path of a folder", types=(str, Path), optional=False)
+_ARTIFACT_KINDS: Final = {
+    "bucket": required(BUCKET),
+    "model_id": TEXT,
+    "sha256": TEXT,
+    "package_dir": Kind(words=_FOLDER.words, types=_FOLDER.types),
+}
+_BUCKET_KINDS: Final = {
+    "bucket": BUCKET,
+    "encryption_key": KEY,
+    "access_logs": FLAG,
+    "access_logs_bucket": BUCKET,
+    "removal_policy": Kind(words="a cdk.RemovalPolicy", types=(cdk.RemovalPolicy,), optional=False),
+    "auto_delete_objects": FLAG,
+    "log_encryption_key": KEY,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +101,13 @@ class ModelArtifact:
             ModelPackageError: `package_dir` has no usable `model.json`.
             ValidationError: neither way or both ways are used, or the name is not a package's.
         """
+        given = {
+            "bucket": bucket,
+            "model_id": model_id,
+            "sha256": sha256,
+            "package_dir": package_dir,
+        }
+        refuse("ModelArtifact", kind_faults(given, _ARTIFACT_KINDS))
         size_bytes = None
         if package_dir is not None and model_id is None and sha256 is None:
             spec = load_model_spec(Path(package_dir))
@@ -153,10 +180,13 @@ class ModelArtifactBucket(Construct):
         auto_delete_objects: empty the buckets before they are deleted; this adds a Lambda
             function, and needs `removal_policy=DESTROY`.
         noncurrent_days: after how many days replaced versions are deleted, at least 1.
+        log_encryption_key: KMS key of the log groups of the functions that copy packages and empty
+            the buckets, which a stack has one of; a key that is not made in this app must let
+            CloudWatch Logs use it. Goes with `bucket`, too.
 
     Defaults: a new bucket, encrypted with keys that S3 manages; access logs, in a log bucket
-    of its own for 90 days; RETAIN, so that destroying a stack deletes no model; 30 days. The
-    names are CloudFormation's.
+    of its own for 90 days; RETAIN, so that destroying a stack deletes no model; 30 days;
+    log groups for one week, encrypted by CloudWatch Logs. The names are CloudFormation's.
 
     Defines: a bucket, its log bucket, their TLS-only policies, and for each package that is
     published by the deployment, the custom resource that copies it.
@@ -178,19 +208,31 @@ class ModelArtifactBucket(Construct):
         removal_policy: cdk.RemovalPolicy = cdk.RemovalPolicy.RETAIN,
         auto_delete_objects: bool = False,
         noncurrent_days: int = _DEFAULT_NONCURRENT_DAYS,
+        log_encryption_key: kms.IKey | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        faults = []
+        values = {
+            "bucket": bucket,
+            "encryption_key": encryption_key,
+            "access_logs": access_logs,
+            "access_logs_bucket": access_logs_bucket,
+            "removal_policy": removal_policy,
+            "auto_delete_objects": auto_delete_objects,
+            "log_encryption_key": log_encryption_key,
+        }
+        faults = kind_faults(values, _BUCKET_KINDS)
+        refuse(f"ModelArtifactBucket {self.node.path}", faults)
         if auto_delete_objects and removal_policy != cdk.RemovalPolicy.DESTROY:
             faults.append("auto_delete_objects needs removal_policy DESTROY")
         for name, days in (
             ("noncurrent_days", noncurrent_days),
             ("access_log_days", access_log_days),
         ):
-            if days < 1:
-                faults.append(f"{name} must be at least 1; got {days}")
+            faults += whole_number_fault(name, days, 1)
         if access_logs_bucket is not None and not access_logs:
             faults.append("access_logs_bucket is given although access_logs is false")
+        if access_logs_bucket is not None:
+            faults += _log_bucket_faults(access_logs_bucket, cdk.Stack.of(self))
         ours = {
             "encryption_key": encryption_key is not None,
             "access_logs": not access_logs,
@@ -205,6 +247,8 @@ class ModelArtifactBucket(Construct):
             faults.append(f"bucket is your own, so {given} must be set on it and not here")
         refuse(f"ModelArtifactBucket {self.node.path}", faults)
         self._copies: dict[str, s3_deployment.BucketDeployment] = {}
+        self._log_encryption_key = log_encryption_key
+        let_logs_use(log_encryption_key)
         if bucket is not None:
             self.bucket = bucket
             return
@@ -246,9 +290,9 @@ class ModelArtifactBucket(Construct):
             ],
         )
         if access_logs_bucket is not None:
-            _log_access(self.bucket, access_logs_bucket)
+            _log_access(self.bucket, access_logs_bucket, warn_at=self)
         if auto_delete_objects:
-            _own_the_emptying_log(cdk.Stack.of(self))
+            _own_the_emptying_log(cdk.Stack.of(self), log_encryption_key)
 
     def add_model(
         self, package_dir: Path | str, *, publish: Publish = PUBLISH_DEPLOYMENT
@@ -267,6 +311,10 @@ class ModelArtifactBucket(Construct):
                 that it lists is missing or damaged.
             ValidationError: the package is too large to be copied by a deployment.
         """
+        refuse(
+            f"ModelArtifactBucket {self.node.path}",
+            kind_faults({"package_dir": package_dir}, {"package_dir": _FOLDER}),
+        )
         package_dir = Path(package_dir)
         if publish not in PUBLISH:
             refuse(
@@ -329,11 +377,29 @@ class ModelArtifactBucket(Construct):
             self,
             "PublisherLogs",
             retention=logs.RetentionDays.ONE_WEEK,
+            encryption_key=self._log_encryption_key,
             removal_policy=cdk.RemovalPolicy.DESTROY,
         )
 
 
-def _log_access(bucket: s3.Bucket, log_bucket: s3.IBucket) -> None:
+def _log_bucket_faults(log_bucket: s3.IBucket, stack: cdk.Stack) -> list[str]:
+    faults = []
+    if log_bucket.encryption_key is not None:
+        faults.append(
+            "access_logs_bucket must be encrypted with keys that S3 manages, because S3 delivers "
+            "access logs to no bucket with a KMS key; got one with a key "
+            "(https://docs.aws.amazon.com/AmazonS3/latest/userguide/"
+            "enable-server-access-logging.html)"
+        )
+    region, here = known_text(log_bucket.env.region), known_text(stack.region)
+    if region is not None and here is not None and region != here:
+        faults.append(
+            f"access_logs_bucket must be in the stack's region, {here}, as S3 asks; got {region}"
+        )
+    return faults
+
+
+def _log_access(bucket: s3.Bucket, log_bucket: s3.IBucket, *, warn_at: Construct) -> None:
     """Deliver the access log of `bucket` by a bucket policy.
 
     `server_access_logs_bucket` does the same only in apps with a certain feature flag, and asks
@@ -343,7 +409,7 @@ def _log_access(bucket: s3.Bucket, log_bucket: s3.IBucket) -> None:
     cfn_bucket.logging_configuration = s3.CfnBucket.LoggingConfigurationProperty(
         destination_bucket_name=log_bucket.bucket_name, log_file_prefix=_ACCESS_LOG_PREFIX
     )
-    log_bucket.add_to_resource_policy(
+    added = log_bucket.add_to_resource_policy(
         iam.PolicyStatement(
             sid="DeliverAccessLogs",
             principals=[iam.ServicePrincipal("logging.s3.amazonaws.com")],
@@ -355,21 +421,36 @@ def _log_access(bucket: s3.Bucket, log_bucket: s3.IBucket) -> None:
             },
         )
     )
+    if not added.statement_added:
+        cdk.Annotations.of(warn_at).add_warning_v2(
+            LOG_BUCKET_POLICY,
+            "access_logs_bucket is not made in this app, so that its policy stays as it is: it "
+            "must let logging.s3.amazonaws.com put objects below "
+            f"{_ACCESS_LOG_PREFIX}, or no access is recorded",
+        )
 
 
-def _own_the_emptying_log(stack: cdk.Stack) -> None:
+def _own_the_emptying_log(stack: cdk.Stack, encryption_key: kms.IKey | None) -> None:
     """Give the function that empties buckets a log group that goes with the stack.
 
     The CDK makes one such function for a stack; Lambda would make its log group at the first
     line, and leave it in the account.
     """
     provider = stack.node.try_find_child("Custom::S3AutoDeleteObjectsCustomResourceProvider")
-    if provider is None or stack.node.try_find_child("EmptyBucketsLogs") is not None:
+    if provider is None:
+        return
+    existing = stack.node.try_find_child("EmptyBucketsLogs")
+    if existing is not None:
+        # One function for all buckets of the stack: the first that has a key gives it.
+        cfn = cast("logs.CfnLogGroup", existing.node.default_child)
+        if encryption_key is not None and cfn.kms_key_id is None:
+            cfn.kms_key_id = encryption_key.key_arn
         return
     log_group = logs.LogGroup(
         stack,
         "EmptyBucketsLogs",
         retention=logs.RetentionDays.ONE_WEEK,
+        encryption_key=encryption_key,
         removal_policy=cdk.RemovalPolicy.DESTROY,
     )
     function = cast("cdk.CfnResource", provider.node.find_child("Handler"))

@@ -18,7 +18,8 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct, IDependable
 
 from constructs_lib import probe_function
-from constructs_lib.rules import refuse
+from constructs_lib.log_keys import let_logs_use
+from constructs_lib.rules import is_integer, refuse, shown
 
 _FOLDER: Final = Path(probe_function.__file__).parent
 _HANDLER: Final = "handler.py"
@@ -50,18 +51,16 @@ class ProbeOptions:
     def faults(self) -> list[str]:
         """What cannot be."""
         faults = []
-        if (
-            not isinstance(self.every_minutes, int)
-            or not 1 <= self.every_minutes <= _MOST_MINUTES
-            or isinstance(self.every_minutes, bool)
-        ):
+        # No tokens: the alarm's period is computed from the one, and the other is compared as text.
+        if not is_integer(self.every_minutes, 1, _MOST_MINUTES):
             faults.append(
-                f"probe.every_minutes must be a whole number from 1 to {_MOST_MINUTES}; "
-                f"got {self.every_minutes!r}"
+                f"probe.every_minutes must be a whole number from 1 to {_MOST_MINUTES}; got "
+                f"{shown(self.every_minutes)}"
             )
-        if self.expected_grade is not None and self.expected_grade not in range(5):
+        if self.expected_grade is not None and not is_integer(self.expected_grade, 0, 4):
             faults.append(
-                f"probe.expected_grade must be a grade from 0 to 4; got {self.expected_grade!r}"
+                "probe.expected_grade must be a grade from 0 to 4; got "
+                f"{shown(self.expected_grade)}"
             )
         if self.photograph is not None:
             faults += _photograph_faults(Path(self.photograph))
@@ -111,6 +110,7 @@ class GoldenImageProbe(Construct):
             encryption_key=log_encryption_key,
             removal_policy=cdk.RemovalPolicy.DESTROY,
         )
+        let_logs_use(log_encryption_key)
         self.role = iam.Role(
             self,
             "Role",

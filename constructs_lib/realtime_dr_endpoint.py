@@ -9,9 +9,11 @@ from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
 from constructs_lib import limits, regions
+from constructs_lib.dr_endpoint import read_options
 from constructs_lib.endpoint_options import EndpointOptions, Options
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
+from constructs_lib.network import subnet_faults
 from constructs_lib.rules import realtime_faults
 from constructs_lib.sagemaker_endpoint import VARIANT_NAME, SageMakerEndpoint
 from constructs_lib.scaling import realtime_scaling_faults
@@ -69,7 +71,14 @@ class RealtimeDREndpoint(SageMakerEndpoint):
         startup_timeout_s: int | None = None,
         **options: Unpack[EndpointOptions],
     ) -> None:
-        chosen = Options(**options)
+        chosen = read_options(
+            type(self),
+            scope,
+            construct_id,
+            model=model,
+            image=image,
+            options=options,
+        )
         known_count = known_number(initial_instance_count)
         faults = realtime_faults(
             instance_type=known_text(instance_type),
@@ -78,6 +87,8 @@ class RealtimeDREndpoint(SageMakerEndpoint):
             model_download_timeout_s=known_number(model_download_timeout_s),
             startup_timeout_s=known_number(startup_timeout_s),
         )
+        if chosen.vpc is not None:
+            faults += subnet_faults(chosen.vpc, chosen.vpc_subnets, public_allowed=True)
         if chosen.scaling is not None:
             faults += realtime_scaling_faults(chosen.scaling, initial_instance_count=known_count)
         if chosen.traffic_shift is not None:
@@ -137,7 +148,7 @@ class RealtimeDREndpoint(SageMakerEndpoint):
             dimensions_map={"EndpointName": self.endpoint_name, "VariantName": VARIANT_NAME},
             statistic=statistic,
             period=period,
-        )
+        ).attach_to(self)
 
     def _capacity_metrics(self) -> Sequence[cloudwatch.IMetric]:
         return [self.metric_invocations_per_instance(), self.metric_cpu_utilization()]

@@ -1,11 +1,11 @@
-"""Which instance types each region had on a day: enough to warn, too old to refuse.
+"""What each region had on a day: enough to warn, too old to refuse.
 
     >>> offered_in("eu-west-1", "ml.c7g.xlarge")
     True
 
-From AWS's price lists as cfn-lint 1.58.0 carries them (its rule E3642, MIT-0, read on
-2026-11-28); CPU types only, as in `limits.INSTANCE_TYPES`. A price list has holes, and regions
-gain types every month: what is absent here may be there by now.
+Instance types are from AWS's price lists as cfn-lint 1.58.0 carries them (its rule E3642, MIT-0,
+read on 2026-11-28); CPU types only, as in `limits.INSTANCE_TYPES`. A price list has holes, and
+regions gain types every month: what is absent here may be there by now.
 """
 
 from collections.abc import Mapping
@@ -88,6 +88,34 @@ _LACKING: Final[Mapping[str, str]] = {
     "me-south-1": "m5d.4xlarge",
 }
 REGIONS: Final = tuple(_FAMILIES)
+
+# Where serverless inference was when it became generally available (April 2022): where SageMaker
+# was, without China and GovCloud. As known; the announcement itself was not read, and no page of
+# AWS that was found lists them. Of regions that came later nothing is known.
+_SERVERLESS: Final = (
+    "af-south-1 ap-east-1 ap-northeast-1 ap-northeast-2 ap-northeast-3 ap-south-1 "
+    "ap-southeast-1 ap-southeast-2 ca-central-1 eu-central-1 eu-north-1 eu-south-1 "
+    "eu-west-1 eu-west-2 eu-west-3 me-south-1 sa-east-1 us-east-1 us-east-2 us-west-1 "
+    "us-west-2"
+)
+# Where functions have no URLs: https://docs.aws.amazon.com/lambda/latest/dg/lambda-urls.html, the
+# page's text, read on 2026-11-28.
+_WITHOUT_FUNCTION_URLS: Final = (
+    "ap-east-2 ap-south-2 ap-southeast-4 ap-southeast-5 ap-southeast-6 ap-southeast-7 "
+    "ca-west-1 eu-central-2 eu-south-2 il-central-1 me-central-1"
+)
+
+
+def serverless_in(region: str) -> bool | None:
+    """Whether serverless inference is known to be in `region`; None where it is not known."""
+    return True if region in _SERVERLESS.split() else None
+
+
+def function_urls_in(region: str) -> bool | None:
+    """Whether functions have URLs in `region`; None for a region that the table lacks."""
+    if region not in _FAMILIES:
+        return None
+    return region not in _WITHOUT_FUNCTION_URLS.split()
 
 
 def offered_in(region: str, instance_type: str) -> bool | None:

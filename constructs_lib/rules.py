@@ -9,11 +9,13 @@ what is allowed and where that is written; `None` means "not known at synthesis"
 """
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeGuard
 
 from constructs_lib import limits
+from constructs_lib.tokens import ONLY_LATER, is_token
 from inference_image import contract
 from inference_image.variables import setting_fault
 
@@ -124,9 +126,9 @@ def realtime_faults(
             faults += bounded_fault(name, value, *limits.STARTUP_TIMEOUT_S, "STARTUP_TIMEOUT_S")
     known = None if instance_type is None else limits.INSTANCE_TYPES.get(instance_type)
     if instance_type is not None and known is None:
-        near = difflib.get_close_matches(instance_type, limits.INSTANCE_TYPES, n=3)
+        near = difflib.get_close_matches(str(instance_type), limits.INSTANCE_TYPES, n=3)
         hint = f" (near it: {listed(near)})" if near else ""
-        if re.match(limits.ACCELERATED_PATTERN, instance_type):
+        if re.match(limits.ACCELERATED_PATTERN, str(instance_type)):
             hint = ", because the images use no GPU and no accelerator"
         faults.append(
             fault(
@@ -246,14 +248,15 @@ def lambda_faults(
             "LAMBDA_ENVIRONMENT_NAME_PATTERN",
         )
         for name in entries
-        if name not in limits.LAMBDA_RESERVED_ENVIRONMENT
+        if isinstance(name, str)
+        and name not in limits.LAMBDA_RESERVED_ENVIRONMENT
         and re.fullmatch(limits.ENVIRONMENT_NAME_PATTERN, name)
         and not re.fullmatch(limits.LAMBDA_ENVIRONMENT_NAME_PATTERN, name)
     ]
     size = sum(
-        len(name.encode()) + len(value.encode())
+        len(str(name).encode()) + len(value.encode())
         for name, value in entries.items()
-        if isinstance(value, str)
+        if isinstance(value, str) and not is_token(value)
     )
     if size > limits.LAMBDA_ENVIRONMENT_BYTES:
         faults.append(
@@ -273,7 +276,9 @@ def tag_faults(tags: Mapping[str, str]) -> list[str]:
     if len(tags) > limits.TAGS:
         faults.append(fault("tags", f"at most {limits.TAGS}", len(tags), "TAGS"))
     for key, value in tags.items():
-        if not 1 <= len(key) <= limits.TAG_KEY_CHARACTERS or not _TAG_TEXT.fullmatch(key):
+        if is_token(key):
+            continue
+        if not _is_text(key, 1, limits.TAG_KEY_CHARACTERS) or not _TAG_TEXT.fullmatch(key):
             faults.append(
                 fault(
                     "tags",
@@ -285,11 +290,14 @@ def tag_faults(tags: Mapping[str, str]) -> list[str]:
             )
         elif key.lower().startswith("aws:"):
             faults.append(fault("tags", "named without aws: in front", key, "TAG_KEY_CHARACTERS"))
-        if len(value) > limits.TAG_VALUE_CHARACTERS or not _TAG_TEXT.fullmatch(value):
+        if is_token(value):
+            continue
+        if not _is_text(value, 0, limits.TAG_VALUE_CHARACTERS) or not _TAG_TEXT.fullmatch(value):
             faults.append(
                 fault(
                     f"tags[{key!r}]",
-                    f"at most {limits.TAG_VALUE_CHARACTERS} letters, digits, spaces and _.:/=+-@",
+                    f"text of at most {limits.TAG_VALUE_CHARACTERS} letters, digits, spaces and "
+                    "_.:/=+-@",
                     value,
                     "TAG_VALUE_CHARACTERS",
                 )
@@ -311,7 +319,7 @@ def endpoint_faults(
     """
     faults = []
     if endpoint_name is not None and (
-        len(endpoint_name) > limits.ENDPOINT_NAME_CHARACTERS
+        not _is_text(endpoint_name, 1, limits.ENDPOINT_NAME_CHARACTERS)
         or not re.fullmatch(limits.ENDPOINT_NAME_PATTERN, endpoint_name)
     ):
         faults.append(
@@ -339,10 +347,10 @@ def endpoint_faults(
         f"environment may not set {name}: the construct does"
         for name in sorted(own.intersection(entries))
     ]
-    faults += _setting_faults(entries)
+    faults += _setting_faults(name for name in entries if isinstance(name, str))
     faults += _value_faults(entries, own, invocation_timeout_s)
     for name, value in entries.items():
-        if not re.fullmatch(limits.ENVIRONMENT_NAME_PATTERN, name):
+        if not isinstance(name, str) or not re.fullmatch(limits.ENVIRONMENT_NAME_PATTERN, name):
             faults.append(
                 fault(
                     "environment",
@@ -351,7 +359,9 @@ def endpoint_faults(
                     "ENVIRONMENT_NAME_PATTERN",
                 )
             )
-        if not isinstance(value, str) or len(value) > limits.ENVIRONMENT_TEXT_CHARACTERS:
+        if is_token(value):
+            continue
+        if not _is_text(value, 0, limits.ENVIRONMENT_TEXT_CHARACTERS):
             faults.append(
                 fault(
                     f"environment[{name!r}]",
@@ -370,7 +380,7 @@ def _value_faults(
     faults = []
     for name, value in entries.items():
         # A value that holds a token is known to the deployment only.
-        if name in own or not isinstance(value, str) or "${Token[" in value:
+        if name in own or not isinstance(value, str) or is_token(value):
             continue
         found = setting_fault(name, value)
         if found is not None:
@@ -411,18 +421,36 @@ def _setting_faults(names: Iterable[str]) -> list[str]:
 def bounded_fault(
     name: str, value: object, low: int, high: int | None, limit: str, *, because: str = ""
 ) -> list[str]:
-    """The fault of a whole number outside [`low`, `high`], if it is one."""
-    if is_integer(value, low, high):
+    """The fault of a whole number outside [`low`, `high`], if it is one; tokens are skipped."""
+    if is_token(value) or is_integer(value, low, high):
         return []
-    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-    return [fault(name, f"a whole number {bounds}{because}", value, limit)]
+    return [fault(name, f"a whole number {_bounds(low, high)}{because}", value, limit)]
+
+
+def whole_number_fault(
+    name: str, value: object, low: int, high: int | None = None, *, because: str = ""
+) -> list[str]:
+    """As `bounded_fault`, for a bound of this library's own, which no page of AWS has."""
+    if is_token(value) or is_integer(value, low, high):
+        return []
+    return [f"{name} must be a whole number {_bounds(low, high)}{because}; got {shown(value)}"]
+
+
+def _bounds(low: int, high: int | None) -> str:
+    return f"of at least {low}" if high is None else f"from {low} to {high}"
 
 
 def fault(name: str, allowed: str, value: object, limit: str) -> str:
     """One sentence: the property, what is allowed, the value, and the page that says so."""
+    return f"{name} must be {allowed}; got {shown(value)} ({limits.SOURCES[limit].url})"
+
+
+def shown(value: object) -> str:
+    """`value` as a person typed it."""
+    if is_token(value):
+        return ONLY_LATER
     # str() first: an enum member would show its class, which nobody typed.
-    shown = repr(str(value)) if isinstance(value, str) else repr(value)
-    return f"{name} must be {allowed}; got {shown} ({limits.SOURCES[limit].url})"
+    return repr(str(value)) if isinstance(value, str) else repr(value)
 
 
 def listed(values: Iterable[object]) -> str:
@@ -435,3 +463,17 @@ def is_integer(value: object, low: int, high: int | None) -> TypeGuard[int]:
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return value >= low and (high is None or value <= high)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether `value` is a number that can be written down: no truth value, infinity or token."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and not is_token(value)
+    )
+
+
+def _is_text(value: object, fewest: int, most: int) -> TypeGuard[str]:
+    return isinstance(value, str) and fewest <= len(value) <= most

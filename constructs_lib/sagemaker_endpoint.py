@@ -14,16 +14,19 @@ from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
 from constructs_lib import limits
-from constructs_lib.dr_endpoint import DREndpoint, select_subnets
+from constructs_lib.claimed_names import SAGEMAKER_ENDPOINT
+from constructs_lib.dr_endpoint import DREndpoint
 from constructs_lib.endpoint_options import Options
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
+from constructs_lib.network import grant_sagemaker_network, select_subnets
 from constructs_lib.rules import fault
 from constructs_lib.tokens import known_text
 from constructs_lib.traffic import ALL_AT_ONCE, CANARY, ROLLING, TrafficShift
 from inference_image.contract import ENV_SERVING_MODE, SERVING_MODE_REALTIME
 
 VARIANT_NAME: Final = "AllTraffic"
+IN_PUBLIC_SUBNETS: Final = "dr-endpoints:endpointInPublicSubnets"
 _METRIC_NAMESPACE: Final = "AWS/SageMaker"
 # Where SageMaker writes request and instance metrics, on behalf of the execution role.
 _PUBLISHED_NAMESPACES: Final = ("AWS/SageMaker", "/aws/sagemaker/Endpoints")
@@ -72,6 +75,7 @@ class SageMakerEndpoint(DREndpoint):
             invocation_timeout_s=limits.INVOCATION_TIMEOUT_S,
             faults=[*faults, *image_faults(image, stack), *_model_faults(model, stack)],
             log_group_prefix="/aws/sagemaker/Endpoints/",
+            kind=SAGEMAKER_ENDPOINT,
         )
         self._options = options
         self._subnet_ids, self._groups = self._network()
@@ -149,7 +153,7 @@ class SageMakerEndpoint(DREndpoint):
             dimensions_map={"EndpointName": self.endpoint_name, "VariantName": VARIANT_NAME},
             statistic=statistic,
             period=period,
-        )
+        ).attach_to(self)
 
     def metric_invocations(self, *, period: cdk.Duration | None = None) -> cloudwatch.Metric:
         """Requests, counted (sum)."""
@@ -230,6 +234,12 @@ class SageMakerEndpoint(DREndpoint):
         if vpc is None:
             return [], []
         selected = select_subnets(vpc, self._options.vpc_subnets)
+        if selected.has_public:
+            cdk.Annotations.of(self).add_warning_v2(
+                IN_PUBLIC_SUBNETS,
+                "the endpoint is in public subnets, where its instances get no public address: "
+                "they reach S3 and the registry only by VPC endpoints",
+            )
         return list(selected.subnet_ids), self._security_groups(self._options)
 
     def _deployment_config(self) -> sagemaker.CfnEndpoint.DeploymentConfigProperty | None:
@@ -331,7 +341,7 @@ class SageMakerEndpoint(DREndpoint):
         if options.data_capture is not None:
             options.data_capture.grant_write(role)
         if options.vpc is not None:
-            _grant_network(role, stack, self._subnet_ids, self._groups)
+            grant_sagemaker_network(role, stack, self._subnet_ids, self._groups)
         return role
 
     @property
@@ -478,47 +488,5 @@ def _grant_volume_key(role: iam.IRole, key_arn: str) -> None:
             actions=["kms:CreateGrant"],
             resources=[key_arn],
             conditions={"Bool": {"kms:GrantIsForAWSResource": "true"}},
-        )
-    )
-
-
-def _grant_network(
-    role: iam.IRole,
-    stack: cdk.Stack,
-    subnet_ids: Sequence[str],
-    groups: Sequence[ec2.ISecurityGroup],
-) -> None:
-    def arn(resource: str, name: str) -> str:
-        return stack.format_arn(service="ec2", resource=resource, resource_name=name)
-
-    role.add_to_principal_policy(
-        iam.PolicyStatement(
-            sid="MakeNetworkInterfaces",
-            actions=[
-                "ec2:CreateNetworkInterface",
-                "ec2:CreateNetworkInterfacePermission",
-                "ec2:DeleteNetworkInterface",
-                "ec2:DeleteNetworkInterfacePermission",
-            ],
-            resources=[
-                # Their names are the service's, one for each instance.
-                arn("network-interface", "*"),
-                *(arn("subnet", subnet_id) for subnet_id in subnet_ids),
-                *(arn("security-group", group.security_group_id) for group in groups),
-            ],
-        )
-    )
-    role.add_to_principal_policy(
-        iam.PolicyStatement(
-            sid="DescribeNetwork",
-            actions=[
-                "ec2:DescribeDhcpOptions",
-                "ec2:DescribeNetworkInterfaces",
-                "ec2:DescribeSecurityGroups",
-                "ec2:DescribeSubnets",
-                "ec2:DescribeVpcs",
-            ],
-            # Describing knows no resources.
-            resources=["*"],
         )
     )

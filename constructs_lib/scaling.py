@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from constructs_lib import limits
-from constructs_lib.rules import bounded_fault, fault, is_integer
+from constructs_lib.rules import bounded_fault, fault, is_integer, is_number
+from constructs_lib.tokens import is_token
 
 _DAY: Final = "(?:MON|TUE|WED|THU|FRI|SAT|SUN)"
 _DAYS: Final = re.compile(rf"{_DAY}(?:-{_DAY})?(?:,{_DAY}(?:-{_DAY})?)*")
@@ -85,9 +86,10 @@ class Scaling:
     clinic_hours: Sequence[ClinicHours] = ()
 
     @property
-    def fewest(self) -> int:
-        """The smallest capacity at any hour."""
-        return min(self.min_capacity, *(hours.min_capacity for hours in self.clinic_hours), 10**9)
+    def fewest(self) -> int | None:
+        """The smallest capacity at any hour; None where that is not known at synthesis."""
+        capacities = [self.min_capacity, *(hours.min_capacity for hours in self.clinic_hours)]
+        return min(capacities) if all(is_integer(it, 0, None) for it in capacities) else None
 
 
 def realtime_scaling_faults(
@@ -101,7 +103,7 @@ def realtime_scaling_faults(
         scaling, wanted=_INVOCATIONS, unwanted=_UTILIZATION, limit="REALTIME_MIN_CAPACITY"
     )
     value = scaling.invocations_per_instance
-    if value is not None and not _is_number_in(value, 0, float("inf")):
+    if value is not None and not is_token(value) and not _is_number_in(value, 0, float("inf")):
         faults.append(
             fault(
                 "scaling.invocations_per_instance",
@@ -130,7 +132,7 @@ def serverless_scaling_faults(
     )
     faults += _load_faults(scaling, wanted=_UTILIZATION, unwanted=_INVOCATIONS, limit=limit)
     value = scaling.utilization
-    if value is not None and not _is_number_in(value, 0, 1):
+    if value is not None and not is_token(value) and not _is_number_in(value, 0, 1):
         faults.append(fault("scaling.utilization", "above 0 and at most 1", value, limit))
     if not provisioned_is_given:
         faults.append(
@@ -163,7 +165,11 @@ def lambda_scaling_faults(
     )
     low, high = limits.LAMBDA_UTILIZATION
     value = scaling.utilization
-    if value is not None and not (_is_number_in(value, 0, high) and value >= low):
+    if (
+        value is not None
+        and not is_token(value)
+        and not (_is_number_in(value, 0, high) and value >= low)
+    ):
         faults.append(
             fault("scaling.utilization", f"from {low} to {high}", value, "LAMBDA_UTILIZATION")
         )
@@ -197,7 +203,7 @@ def _bounds_faults(scaling: Scaling, *, lowest: int, highest: int | None, limit:
             limit,
             because="" if highest is None else " (max_concurrency)",
         )
-        if not found and least > most:
+        if not found and is_integer(least, 0, None) and is_integer(most, 0, least - 1):
             found.append(
                 fault(f"{name}.min_capacity", f"at most max_capacity ({most})", least, limit)
             )
@@ -213,7 +219,8 @@ def _hours_faults(name: str, hours: ClinicHours, limit: str) -> list[str]:
     faults = []
     for part in ("opens", "closes"):
         value = getattr(hours, part)
-        if not _TIME.fullmatch(value):
+        # A token, too: the schedule is written from its hours and minutes.
+        if not isinstance(value, str) or not _TIME.fullmatch(value):
             faults.append(fault(f"{name}.{part}", "a time of day as HH:MM", value, limit))
     if not faults and hours.closes <= hours.opens:
         faults.append(
@@ -221,11 +228,13 @@ def _hours_faults(name: str, hours: ClinicHours, limit: str) -> list[str]:
                 f"{name}.closes", f"after opens ({hours.opens}), the same day", hours.closes, limit
             )
         )
-    if not _DAYS.fullmatch(hours.days):
+    if not is_token(hours.days) and not (
+        isinstance(hours.days, str) and _DAYS.fullmatch(hours.days)
+    ):
         faults.append(
             fault(f"{name}.days", "days such as MON-FRI or MON,WED,SAT", hours.days, limit)
         )
-    if not _is_time_zone(hours.time_zone):
+    if not is_token(hours.time_zone) and not _is_time_zone(hours.time_zone):
         faults.append(
             fault(
                 f"{name}.time_zone",
@@ -237,7 +246,7 @@ def _hours_faults(name: str, hours: ClinicHours, limit: str) -> list[str]:
     return faults
 
 
-def _is_time_zone(name: str) -> bool:
+def _is_time_zone(name: object) -> bool:
     known = zoneinfo.available_timezones()
     # A machine without the data base cannot judge.
     return not known or name in known
@@ -278,4 +287,4 @@ def _start_faults(name: str, start: int | None, scaling: Scaling, limit: str) ->
 
 
 def _is_number_in(value: object, above: float, most: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and above < value <= most
+    return is_number(value) and above < value <= most

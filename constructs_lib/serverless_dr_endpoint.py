@@ -1,14 +1,16 @@
 """A SageMaker endpoint that costs nothing while nobody asks it."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Final, Unpack
 
 import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_sagemaker as sagemaker
 from constructs import Construct
 
-from constructs_lib.endpoint_options import EndpointOptions, Options
+from constructs_lib import regions
+from constructs_lib.dr_endpoint import read_options
+from constructs_lib.endpoint_options import EndpointOptions
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.rules import serverless_faults
@@ -18,6 +20,7 @@ from constructs_lib.tokens import known_number, known_text
 from constructs_lib.traffic import sagemaker_shift_faults
 from inference_image.contract import ENV_WORKERS, SERVING_MODE_SERVERLESS
 
+NOT_SEEN_IN_REGION: Final = "dr-endpoints:serverlessNotSeenInRegion"
 # https://docs.aws.amazon.com/sagemaker/latest/dg/serverless-endpoints.html: feature exclusions.
 _EXCLUDED = ("vpc", "network_isolation", "data_capture")
 
@@ -61,7 +64,14 @@ class ServerlessDREndpoint(SageMakerEndpoint):
         provisioned_concurrency: int | None = None,
         **options: Unpack[EndpointOptions],
     ) -> None:
-        chosen = Options(**options)
+        chosen = read_options(
+            type(self),
+            scope,
+            construct_id,
+            model=model,
+            image=image,
+            options=options,
+        )
         faults = serverless_faults(
             memory_mib=known_number(memory_mib),
             max_concurrency=known_number(max_concurrency),
@@ -114,6 +124,14 @@ class ServerlessDREndpoint(SageMakerEndpoint):
                 metric="SageMakerVariantProvisionedConcurrencyUtilization",
                 target=chosen.scaling.utilization,
                 after=self.cfn_endpoint,
+            )
+
+        region = known_text(cdk.Stack.of(self).region)
+        if region is not None and not regions.serverless_in(region):
+            cdk.Annotations.of(self).add_warning_v2(
+                NOT_SEEN_IN_REGION,
+                f"whether {region} has serverless inference is not known to this library's table "
+                f"of {regions.CHECKED}; look for it in the SageMaker console before deploying",
             )
 
     def metric_model_setup_time(

@@ -13,7 +13,9 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from constructs_lib.janitor.index import ENV_PREFIX, TAG
-from constructs_lib.rules import refuse
+from constructs_lib.log_keys import let_logs_use
+from constructs_lib.rules import refuse, shown, whole_number_fault
+from constructs_lib.tokens import is_token
 
 TIME_TO_LIVE_TAG: Final = TAG
 MAX_TIME_TO_LIVE_HOURS: Final = 8760
@@ -30,15 +32,9 @@ def time_to_live_tags(hours: int) -> dict[str, str]:
     Raises:
         ValidationError: not a whole number of hours from 1 to 8,760 (a year).
     """
-    if (
-        isinstance(hours, bool)
-        or not isinstance(hours, int)
-        or not (1 <= hours <= MAX_TIME_TO_LIVE_HOURS)
-    ):
-        refuse(
-            "time to live",
-            [f"hours must be a whole number from 1 to {MAX_TIME_TO_LIVE_HOURS}; got {hours!r}"],
-        )
+    if is_token(hours):
+        refuse("time to live", [f"hours must be known at synthesis; got {shown(hours)}"])
+    refuse("time to live", whole_number_fault("hours", hours, 1, MAX_TIME_TO_LIVE_HOURS))
     return {TIME_TO_LIVE_TAG: str(hours)}
 
 
@@ -56,7 +52,8 @@ class StackJanitor(Construct):
         stack_name_prefix: names that it may touch begin with it; at least 2 characters.
         every_hours: how often it looks, 1 to 24.
         log_retention: how long its log lines are kept.
-        log_encryption_key: KMS key of its log group, whose policy must let CloudWatch Logs use it.
+        log_encryption_key: KMS key of its log group; one that is not made in this app must let
+            CloudWatch Logs use it.
 
     Defaults: every hour; logs for one month, encrypted by CloudWatch Logs.
 
@@ -78,13 +75,16 @@ class StackJanitor(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         faults = []
-        if len(stack_name_prefix) < 2 or "*" in stack_name_prefix:
+        if (
+            not isinstance(stack_name_prefix, str)
+            or len(stack_name_prefix) < 2
+            or "*" in stack_name_prefix
+        ):
             faults.append(
                 "stack_name_prefix must be at least 2 characters of a name, because an empty one "
-                f"is every stack of the account; got {stack_name_prefix!r}"
+                f"is every stack of the account; got {shown(stack_name_prefix)}"
             )
-        if not 1 <= every_hours <= 24:
-            faults.append(f"every_hours must be from 1 to 24; got {every_hours!r}")
+        faults += whole_number_fault("every_hours", every_hours, 1, 24)
         refuse(f"StackJanitor {self.node.path}", faults)
         stack = cdk.Stack.of(self)
         self.log_group = logs.LogGroup(
@@ -94,6 +94,7 @@ class StackJanitor(Construct):
             encryption_key=log_encryption_key,
             removal_policy=cdk.RemovalPolicy.DESTROY,
         )
+        let_logs_use(log_encryption_key)
         self.role = iam.Role(
             self,
             "Role",

@@ -13,6 +13,8 @@ from typing import Final
 from inference_image.contract import SERVING_MODES
 
 STACK_PREFIX: Final = "dr"
+# Of a function on Lambda: what its URL answers with.
+FUNCTION_ALIAS: Final = "live"
 STAGE_PATTERN: Final = r"[a-z][a-z0-9]{0,15}"
 # A stage of this name would make its stacks look like another stage's.
 RESERVED_STAGES: Final = frozenset({"shared", "janitor", "lambda", *SERVING_MODES})

@@ -11,6 +11,7 @@ from typing import Final
 
 from constructs_lib import limits
 from constructs_lib.rules import bounded_fault, fault, is_integer
+from constructs_lib.tokens import is_token
 
 ALL_AT_ONCE: Final = "all-at-once"
 CANARY: Final = "canary"
@@ -113,8 +114,14 @@ class TrafficShift:
         )
 
     @property
-    def total_wait_s(self) -> int:
-        """Seconds that the update waits in all, where that is known from the percentage."""
+    def total_wait_s(self) -> int | None:
+        """Seconds that the update waits in all, counted as one step where there is no percentage.
+
+        None where a number is not known at synthesis.
+        """
+        numbers = (self.wait_s, self.keep_old_s, self.percent or 0)
+        if not all(is_integer(it, 0, None) for it in numbers):
+            return None
         if self.kind in {ALL_AT_ONCE, CANARY}:
             steps = 1
         else:
@@ -162,11 +169,16 @@ def sagemaker_shift_faults(
         faults += bounded_fault(
             "traffic_shift.timeout_s", shift.timeout_s, low, high, "DEPLOYMENT_TIMEOUT_S"
         )
-        if is_integer(shift.timeout_s, low, high) and shift.timeout_s <= shift.total_wait_s:
+        waits_s = shift.total_wait_s
+        if (
+            is_integer(shift.timeout_s, low, high)
+            and waits_s is not None
+            and shift.timeout_s <= waits_s
+        ):
             faults.append(
                 fault(
                     "traffic_shift.timeout_s",
-                    f"more than the {shift.total_wait_s} s that the update waits in all",
+                    f"more than the {waits_s} s that the update waits in all",
                     shift.timeout_s,
                     "DEPLOYMENT_TIMEOUT_S",
                 )
@@ -191,6 +203,16 @@ def lambda_shift_faults(shift: TrafficShift) -> list[str]:
         faults += bounded_fault(
             "traffic_shift.percent", shift.percent, low, high, "CODEDEPLOY_PERCENT"
         )
+        if is_token(shift.percent):
+            # CodeDeploy's configuration is named after it.
+            faults.append(
+                fault(
+                    "traffic_shift.percent",
+                    "known at synthesis on Lambda",
+                    shift.percent,
+                    "CODEDEPLOY_PERCENT",
+                )
+            )
     if shift.kind in {CANARY, LINEAR} and (
         not is_integer(shift.wait_s, 60, None) or shift.wait_s % 60
     ):

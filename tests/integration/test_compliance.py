@@ -80,10 +80,15 @@ def every_option(tmp_path: Path, *, keys: bool) -> cdk.App:
         encryption_key=key,
         removal_policy=cdk.RemovalPolicy.DESTROY,
         auto_delete_objects=True,
+        log_encryption_key=key,
     )
     model = models.add_model(make_package(tmp_path, "demo"))
     images = InferenceImageRepo(
-        stack, "Images", directory=make_context(tmp_path / "service"), own_repository=True
+        stack,
+        "Images",
+        directory=make_context(tmp_path / "service"),
+        own_repository=True,
+        log_encryption_key=key,
     )
     amd64, arm64 = (images.image(architecture=it) for it in ("amd64", "arm64"))
     common: dict[str, Any] = {
@@ -174,9 +179,8 @@ def test_with_keys_of_ones_own_nothing_is_left_to_choose(
     found = {
         name: paths
         for name, paths in faults(app).items()
-        # The functions that publish models and copy images write nothing but their own names;
-        # serverless takes no key.
-        if not re.search(r"LogGroupEncrypted|SageMakerEndpointConfigurationKMSKey", name)
+        # Serverless has no volumes, and here no key.
+        if not re.search(r"SageMakerEndpointConfigurationKMSKey", name)
     }
     assert found == {}
 

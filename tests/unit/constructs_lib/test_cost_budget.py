@@ -12,7 +12,7 @@ from tests.constructs_fixtures import new_stack, only, template_of
 @pytest.mark.parametrize(
     ("props", "words"),
     [
-        ({"monthly_usd": 0, "emails": ["a@b"]}, "monthly_usd must be more than 0"),
+        ({"monthly_usd": 0, "emails": ["a@b"]}, "monthly_usd must be a number above 0"),
         ({"monthly_usd": 5}, "tells nobody"),
         ({"monthly_usd": 5, "emails": ["nobody"]}, "must hold addresses; got 'nobody'"),
         ({"monthly_usd": 5, "emails": ["a@b"] * 11}, "at most 10 addresses; got 11"),

@@ -340,7 +340,7 @@ def test_builds_and_repositories_that_contradict_themselves_are_refused_together
         "build_args may not set TARGETARCH",
         "own_repository or repository, and not both",
         "source must be 'build'",
-        "max_image_count must be at least 2",
+        "max_image_count must be a whole number of at least 2",
     ):
         assert words in said
     with pytest.raises(ValidationError, match="set own_repository=True"):
