@@ -79,6 +79,14 @@ def serve(
     raise typer.Exit(serve_until_stopped(package, host=host, port=port, workers=workers))
 
 
+FunctionOption = Annotated[
+    str | None, typer.Option(help="A Lambda function by its name, with its REPORT lines.")
+]
+FunctionUrlOption = Annotated[
+    str | None, typer.Option(help="A Lambda function by its URL; requests are signed.")
+]
+
+
 @app.command()
 def predict(
     images: Annotated[
@@ -91,6 +99,8 @@ def predict(
     url: Annotated[
         str | None, typer.Option(help="A service such as `dr serve`: http://127.0.0.1:8080.")
     ] = None,
+    function: FunctionOption = None,
+    function_url: FunctionUrlOption = None,
     model: ModelOption = None,
     region: Annotated[str | None, typer.Option(help="AWS region of the endpoint.")] = None,
     as_json: Annotated[
@@ -98,11 +108,12 @@ def predict(
     ] = False,
 ) -> None:
     """Grade photographs: grade, referable decision, image quality and latency."""
-    from dr_cli.predict import predict_images
+    from dr_cli.predict import Place, predict_images
 
-    failed = predict_images(
-        images, endpoint=endpoint, url=url, model=model, region=region, as_json=as_json
+    place = Place(
+        endpoint=endpoint, url=url, function=function, function_url=function_url, region=region
     )
+    failed = predict_images(images, place=place, model=model, as_json=as_json)
     if failed and len(images) > 1:
         typer.echo(f"dr: {failed} of {len(images)} photographs brought no answer", err=True)
     raise typer.Exit(1 if failed else 0)
@@ -168,11 +179,18 @@ def preflight(
     region: Annotated[
         str | None, typer.Option(help="AWS region of stacks that are for any region.")
     ] = None,
+    pushed: Annotated[
+        bool,
+        typer.Option(
+            "--pushed", help="Images must be there by now: between the shared stack and the others."
+        ),
+    ] = False,
 ) -> None:
     """Ask the account, before deploying: bootstrap, quotas, images, region; with each fix."""
     from dr_cli.preflight import preflight as run
 
-    raise typer.Exit(1 if run(stacks or [], assembly=assembly, region=region) else 0)
+    faults = run(stacks or [], assembly=assembly, region=region, pushed=pushed)
+    raise typer.Exit(1 if faults else 0)
 
 
 @app.command()
@@ -284,6 +302,10 @@ def bench_warm(
     url: Annotated[
         str | None, typer.Option(help="Measure a service such as `dr serve` instead.")
     ] = None,
+    function: Annotated[
+        list[str] | None,
+        typer.Option(help="A Lambda function on AWS, by its name; may be given several times."),
+    ] = None,
     photograph: Annotated[
         Path | None, typer.Option(help="What to send; a drawn photograph when left out.")
     ] = None,
@@ -312,6 +334,7 @@ def bench_warm(
     run(
         endpoints or [],
         url=url,
+        functions=function or [],
         photograph=photograph,
         requests=requests,
         interval_s=interval_s,
@@ -353,12 +376,6 @@ def bench_analyse(
 
 OneEndpoint = Annotated[str | None, typer.Argument(help="A deployed endpoint (name of its stack).")]
 UrlOption = Annotated[str | None, typer.Option(help="A service such as `dr serve` instead.")]
-FunctionOption = Annotated[
-    str | None, typer.Option(help="A Lambda function by its name, with its REPORT lines.")
-]
-FunctionUrlOption = Annotated[
-    str | None, typer.Option(help="A Lambda function by its URL; requests are signed.")
-]
 SentOption = Annotated[
     Path | None, typer.Option("--photograph", help="What to send; drawn when left out.")
 ]
@@ -401,11 +418,12 @@ def bench_cold(
     out: OutOption = Path("out/cold"),
 ) -> None:
     """Requests so far apart that each meets a fresh container, which its start id proves."""
-    from dr_cli.scenario_runs import Sending, Where
+    from dr_cli.predict import Place
+    from dr_cli.scenario_runs import Sending
     from dr_cli.scenario_runs import bench_cold as run
 
     run(
-        Where(
+        Place(
             endpoint=endpoint,
             url=url,
             function=function,
@@ -445,11 +463,12 @@ def bench_realtime(
     out: OutOption = Path("out/realtime"),
 ) -> None:
     """N requests at an interval, each of them counted."""
-    from dr_cli.scenario_runs import Sending, Where
+    from dr_cli.predict import Place
+    from dr_cli.scenario_runs import Sending
     from dr_cli.scenario_runs import bench_realtime as run
 
     run(
-        Where(
+        Place(
             endpoint=endpoint,
             url=url,
             function=function,
@@ -510,11 +529,12 @@ def bench_load(
     out: OutOption = Path("out/load"),
 ) -> None:
     """Many requests at once: simulated users, or arrivals that do not wait for the server."""
-    from dr_cli.scenario_runs import Sending, Where
+    from dr_cli.predict import Place
+    from dr_cli.scenario_runs import Sending
     from dr_cli.scenario_runs import bench_load as run
 
     run(
-        Where(
+        Place(
             endpoint=endpoint,
             url=url,
             function=function,

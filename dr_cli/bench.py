@@ -12,9 +12,10 @@ from dr_cli.console import make_console
 from dr_cli.errors import CommandError
 from dr_cli.experiment import CSV_FILE, FactsOf, Plan, Results, read_kept, run_warm
 from dr_cli.folders import result_folder
+from dr_cli.invocation import dr
 from dr_cli.panels import results_table
 from dr_cli.photographs import drawn_photograph, read_photograph
-from dr_cli.predict import endpoint_target, url_target
+from dr_cli.predict import endpoint_target, function_target, url_target
 from dr_cli.region import aws_region
 from dr_experiments.provenance import machine_busy
 from dr_experiments.targets import Target
@@ -40,6 +41,7 @@ def bench_warm(
     endpoints: Sequence[str],
     *,
     url: str | None,
+    functions: Sequence[str] = (),
     photograph: Path | None,
     requests: int,
     interval_s: float,
@@ -50,18 +52,21 @@ def bench_warm(
 ) -> None:
     """See `dr bench warm --help`."""
     busy = machine_busy()
-    if bool(endpoints) == bool(url):
-        raise CommandError("name the endpoints to measure, or a service with --url")
+    if bool(endpoints or functions) == bool(url):
+        raise CommandError(
+            "name the endpoints to measure, functions with --function, or a service with --url"
+        )
     result_folder(out)
     if photograph:
         payload, words = read_photograph(photograph), "a photograph"
     else:
         payload = drawn_photograph(seed=seed, grade=DRAWN_GRADE)
         words = f"a drawn photograph (seed {seed}, grade {DRAWN_GRADE})"
-    subject = _url(url, region=region) if url else _endpoints(endpoints, region=region)
+    subject = _url(url, region=region) if url else _deployed(endpoints, functions, region=region)
     prices_of = subject.region
     options = f"--requests {requests} --interval-s {interval_s:g} --region {prices_of}"
-    what = f"--url {url}" if url else " ".join(endpoints)
+    named = [*endpoints, *(f"--function {name}" for name in functions)]
+    what = f"--url {url}" if url else " ".join(named)
     plan = Plan(
         title="Warm latency and cost of " + ("a service" if url else "deployed endpoints"),
         payload=payload,
@@ -154,11 +159,22 @@ def _url(url: str, *, region: str | None) -> _Subject:
     )
 
 
-def _endpoints(names: Sequence[str], *, region: str | None) -> _Subject:
+def _deployed(
+    endpoints: Sequence[str], functions: Sequence[str], *, region: str | None
+) -> _Subject:
     from dr_cli.local import running_local_aws
 
-    local = running_local_aws()
-    targets = tuple(endpoint_target(name, region=region, describe=True)[0] for name in names)
+    # Functions are on AWS in any case: the local AWS runs none.
+    local = running_local_aws() if endpoints else None
+    if local is not None and functions:
+        raise CommandError(
+            "the local AWS is up, where endpoints are looked for, and it runs no functions; "
+            f"measure them apart, or stop it with: {dr('local down')}"
+        )
+    targets = (
+        *(endpoint_target(name, region=region, describe=True)[0] for name in endpoints),
+        *(function_target(name, region=region)[0] for name in functions),
+    )
     # On the local AWS a region says nothing but whose prices are meant.
     prices_of = region if local else aws_region(region)
     images = {target.describe().image for target in targets}

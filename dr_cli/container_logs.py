@@ -41,7 +41,9 @@ def ready_lines_on_aws(
             {str(m.start_id) for m in cold},
             since=min(m.started_at for m in cold).astimezone(UTC) - _BEFORE,
             client=boto3.client("logs", region_name=target.region),
-            log_group=f"/aws/lambda/{target.name}" if target.mode == MODE_LAMBDA else None,
+            log_group=f"/aws/lambda/{target.name.partition(':')[0]}"
+            if target.mode == MODE_LAMBDA
+            else None,
         )
     except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError):
         return {}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dr_cli.errors import CommandError
 from dr_cli.photographs import read_photograph
-from dr_cli.predict import chosen_target
+from dr_cli.predict import Place, chosen_target
 from dr_experiments.client import Client
 from dr_experiments.parity import Parity, compare, summarise_parity
 
@@ -25,7 +25,8 @@ def bench_parity(
         raise CommandError("say what is to be compared: --crop, --max-side-px or both")
     payloads = [read_photograph(path) for path in photographs]
     pairs = []
-    with chosen_target(endpoint=endpoint, url=url, model=model, region=region) as (target, _, _n):
+    place = Place(endpoint=endpoint, url=url, region=region)
+    with chosen_target(place, model=model) as (target, _, _n):
         client = Client(target)
         for path, payload in zip(photographs, payloads, strict=True):
             try:

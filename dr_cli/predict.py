@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,20 +24,37 @@ from dr_experiments.targets import (
     TargetError,
     UrlTarget,
     describe_endpoint,
+    invoking_client,
     sagemaker_client,
 )
 from inference_image.contract import SERVING_MODE_LOCAL
 
 OUTCOME_NOT_SENT: Final = "not-sent"
+PLACES: Final = ("--endpoint", "--url", "--function", "--function-url")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What is asked: at most one of the four, and the AWS region of it."""
+
+    endpoint: str | None = None
+    url: str | None = None
+    function: str | None = None
+    function_url: str | None = None
+    region: str | None = None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Those of the four that are given."""
+        four = (self.endpoint, self.url, self.function, self.function_url)
+        return tuple(place for place in four if place is not None)
 
 
 def predict_images(
     images: Sequence[Path],
     *,
-    endpoint: str | None,
-    url: str | None,
+    place: Place,
     model: Path | None,
-    region: str | None,
     as_json: bool,
 ) -> int:
     """Grade `images` in turn; returns how many brought no answer.
@@ -54,11 +72,7 @@ def predict_images(
             screen.unsent(path, str(reason))
         return len(images)
     failed = 0
-    with chosen_target(endpoint=endpoint, url=url, model=model, region=region) as (
-        target,
-        where,
-        notice,
-    ):
+    with chosen_target(place, model=model) as (target, where, notice):
         client = Client(target)
         for path, payload in payloads:
             if isinstance(payload, str):
@@ -112,23 +126,62 @@ def _payload_or_reason(path: Path) -> Payload | str:
 
 
 @contextmanager
-def chosen_target(
-    *, endpoint: str | None, url: str | None, model: Path | None, region: str | None
-) -> Iterator[tuple[Target, str, str | None]]:
+def chosen_target(place: Place, *, model: Path | None) -> Iterator[tuple[Target, str, str | None]]:
     """A target, where it is, and its model's notice; a service is started where none is named."""
-    if sum(choice is not None for choice in (endpoint, url, model)) > 1:
-        raise CommandError("choose one of --endpoint, --url and --model")
-    if endpoint is not None:
-        yield *endpoint_target(endpoint, region=region), None
-    elif url is not None:
-        target = url_target(url)
-        yield target, target.describe().name, None
-        target.close()
+    if len(place.given) + (model is not None) > 1:
+        raise CommandError(f"choose one of {', '.join(PLACES)} and --model")
+    if place.given:
+        target, where = target_at(place)
+        yield target, where, None
+        close = getattr(target, "close", None)
+        if close is not None:
+            close()
     else:
         with running_service(package_or_default(model)) as (service_url, spec):
             target = url_target(service_url)
             yield target, "this machine", spec.notice
             target.close()
+
+
+def target_at(place: Place, *, describe: bool = False) -> tuple[Target, str]:
+    """A target for the one place that is given, and where that is.
+
+    With `describe`, size, mode and image of an endpoint are read from SageMaker; those of a
+    function always are.
+    """
+    if place.url is not None:
+        target = url_target(place.url)
+        return target, target.describe().name
+    if place.function is not None:
+        return function_target(place.function, region=place.region)
+    if place.function_url is not None:
+        return function_url_target(place.function_url, region=place.region)
+    return endpoint_target(str(place.endpoint), region=place.region, describe=describe)
+
+
+def function_target(name: str, *, region: str | None) -> tuple[Target, str]:
+    """A target for a Lambda function on AWS, by its name."""
+    from dr_experiments import lambda_targets
+
+    client = invoking_client("lambda", region=aws_region(region))
+    try:
+        target = lambda_targets.function_target(name, client=client)
+    except TargetError as error:
+        raise CommandError(f"function {name} cannot be asked: {error}") from None
+    return target, f"AWS {client.meta.region_name}"
+
+
+def function_url_target(url: str, *, region: str | None) -> tuple[Target, str]:
+    """A target for the URL of a Lambda function; requests are signed."""
+    from dr_experiments.lambda_targets import FunctionUrlTarget
+
+    there = aws_region(region)
+    if there is None:
+        raise CommandError("no AWS region is set to sign requests for; give --region")
+    try:
+        return FunctionUrlTarget(url, region=there), f"AWS {there}"
+    except (TargetError, ValueError) as error:
+        raise CommandError(str(error)) from None
 
 
 def url_target(url: str) -> UrlTarget:

@@ -22,6 +22,8 @@ from dr_cli.errors import CommandError
 from dr_cli.findings import Finding, fault, good, show, unknown
 from dr_cli.region import aws_region
 
+SAGEMAKER: Final = "SageMaker"
+LAMBDA: Final = "Lambda"
 UNKNOWN_ACCOUNT: Final = "unknown-account"
 UNKNOWN_REGION: Final = "unknown-region"
 _ENVIRONMENT: Final = re.compile(r"aws://(?P<account>[^/]+)/(?P<region>.+)")
@@ -40,16 +42,26 @@ _MANIFEST_HELP: Final = (
     "deploy with -c docker-outputs=type=docker,oci-mediatypes=false, or with own_repository=True "
     "on InferenceImageRepo, whose copy always has the right manifest"
 )
+# Neither takes an index of several. Lambda: "Create a Lambda function using a container image".
+_ACCEPTED: Final = {
+    SAGEMAKER: (DOCKER_MANIFEST,),
+    LAMBDA: (DOCKER_MANIFEST, "application/vnd.oci.image.manifest.v1+json"),
+}
 _BLOB_TIMEOUT_S: Final = 30
+
+
+# Resources of a stack, by file and logical id.
+_Resources = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedImage:
-    """An image that a Model of a stack refers to, and the processor that will run it."""
+    """An image that a Model or a function refers to, and the processor that will run it."""
 
     stack: str
     uri: str
     architecture: str
+    service: str = SAGEMAKER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +81,13 @@ class PlannedStack:
     built_tags: frozenset[str]
 
 
-def preflight(stacks: Sequence[str], *, assembly: Path, region: str | None) -> int:
-    """Print what was found; returns the number of faults."""
+def preflight(
+    stacks: Sequence[str], *, assembly: Path, region: str | None, pushed: bool = False
+) -> int:
+    """Print what was found; returns the number of faults.
+
+    With `pushed`, images that the deployment builds must be there by now.
+    """
     import boto3
 
     planned = read_assembly(assembly, stacks)
@@ -85,20 +102,26 @@ def preflight(stacks: Sequence[str], *, assembly: Path, region: str | None) -> i
             )
         session = boto3.session.Session(region_name=there)
         chosen = [stack for stack in planned if stack.region == stack_region]
-        found += findings(chosen, region=there, client_of=session.client)
+        found += findings(chosen, region=there, client_of=session.client, pushed=pushed)
     faults = show(found, make_console())
     print(f"{len(planned)} stacks of {assembly}: {faults} faults")
     return faults
 
 
 def findings(
-    stacks: Sequence[PlannedStack], *, region: str, client_of: Any, docker: str | None = ""
+    stacks: Sequence[PlannedStack],
+    *,
+    region: str,
+    client_of: Any,
+    docker: str | None = "",
+    pushed: bool = False,
 ) -> Iterator[Finding]:
     """Every finding about `stacks` in one region.
 
     Args:
         client_of: makes a boto3 client of a service, by its name.
         docker: version of the Docker engine; None for none, and looked up when empty.
+        pushed: an image that is to be built is a fault where it is not there yet.
     """
     account = client_of("sts").get_caller_identity()["Account"]
     yield good("credentials", f"account {account}, region {region}")
@@ -113,7 +136,7 @@ def findings(
     yield from _region_findings(region)
     yield from _bootstrap_findings(stacks, region, account, client_of("ssm"))
     yield from _quota_findings(stacks, region, client_of)
-    yield from _image_findings(stacks, region, account, client_of("ecr"), docker)
+    yield from _image_findings(stacks, region, account, client_of("ecr"), docker, pushed=pushed)
 
 
 def read_assembly(folder: Path, stacks: Sequence[str]) -> list[PlannedStack]:
@@ -128,18 +151,33 @@ def read_assembly(folder: Path, stacks: Sequence[str]) -> list[PlannedStack]:
             f"{folder} holds no synthesized app; make one with `npx cdk synth`, or name its folder "
             "with --assembly"
         )
-    artifacts = json.loads(manifest_file.read_text("utf-8"))["artifacts"]
-    found = {
-        name: artifact
-        for name, artifact in artifacts.items()
-        if artifact["type"] == "aws:cloudformation:stack"
-    }
-    absent = [name for name in stacks if name not in found]
+    found = _stacks_in(folder)
+    absent = [name for name in stacks if not any(name in stack.names for stack in found)]
     if absent:
-        raise CommandError(
-            f"{', '.join(absent)} is not in {folder}; it holds: {', '.join(sorted(found))}"
-        )
-    built = frozenset(
+        known = ", ".join(sorted(stack.names[0] for stack in found))
+        raise CommandError(f"{', '.join(absent)} is not in {folder}; it holds: {known}")
+    built = frozenset(tag for stack in found for tag in stack.built_tags)
+    return [
+        _planned(stack, built)
+        for stack in sorted(found, key=lambda stack: stack.names[0])
+        if not stacks or any(name in stack.names for name in stacks)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Synthesized:
+    """A stack of an assembly, with the names that it goes by; the first is that of `cdk list`."""
+
+    names: tuple[str, ...]
+    artifact: Mapping[str, Any]
+    folder: Path
+    built_tags: frozenset[str]
+
+
+def _stacks_in(folder: Path) -> list[_Synthesized]:
+    """The stacks of an assembly, and of the assemblies of its stages."""
+    artifacts = json.loads((folder / "manifest.json").read_text("utf-8"))["artifacts"]
+    tags = frozenset(
         destination["imageTag"]
         for artifact in artifacts.values()
         if artifact["type"] == "cdk:asset-manifest"
@@ -148,41 +186,47 @@ def read_assembly(folder: Path, stacks: Sequence[str]) -> list[PlannedStack]:
         .values()
         for destination in image["destinations"].values()
     )
-    return [_planned(name, found[name], folder, built) for name in (stacks or sorted(found))]
+    found = [
+        _Synthesized(
+            names=(
+                artifact.get("displayName", name).partition(" (")[0],
+                name,
+                artifact["properties"].get("stackName", name),
+            ),
+            artifact=artifact,
+            folder=folder,
+            built_tags=tags,
+        )
+        for name, artifact in artifacts.items()
+        if artifact["type"] == "aws:cloudformation:stack"
+    ]
+    for artifact in artifacts.values():
+        if artifact["type"] == "cdk:cloud-assembly":
+            found += _stacks_in(folder / artifact["properties"]["directoryName"])
+    return found
 
 
-def _planned(
-    name: str, artifact: Mapping[str, Any], folder: Path, built: frozenset[str]
-) -> PlannedStack:
+def _planned(stack: _Synthesized, built: frozenset[str]) -> PlannedStack:
+    name, artifact = stack.names[0], stack.artifact
     where = _ENVIRONMENT.fullmatch(artifact["environment"])
     if where is None:
         raise CommandError(f"stack {name} is for {artifact['environment']!r}, which is no account")
     properties = artifact["properties"]
-    template = json.loads((folder / properties["templateFile"]).read_text("utf-8"))
-    resources = template.get("Resources", {}).values()
+    resources = dict(_resources(stack.folder, properties["templateFile"]))
     instances: Counter[str] = Counter()
     concurrency = 0
-    architecture = limits.AMD64
-    for variant in (
-        variant
-        for resource in resources
-        if resource["Type"] == "AWS::SageMaker::EndpointConfig"
-        for variant in resource["Properties"]["ProductionVariants"]
-    ):
+    architectures: dict[str, str] = {}
+    for config_id, variant in _variants(resources):
         instance_type = variant.get("InstanceType")
+        architecture = limits.AMD64
         if isinstance(instance_type, str):
-            instances[instance_type] += int(variant.get("InitialInstanceCount", 1))
+            most = _most_instances(config_id, resources)
+            first = _number(variant.get("InitialInstanceCount"), default=1)
+            instances[instance_type] += max(first, most)
             known = limits.INSTANCE_TYPES.get(instance_type)
             architecture = architecture if known is None else known.architecture
-        concurrency += int(variant.get("ServerlessConfig", {}).get("MaxConcurrency", 0))
-    for instance_type in instances:
-        instances[instance_type] = max(instances[instance_type], _most_instances(resources))
-    images = tuple(
-        PlannedImage(stack=name, uri=uri, architecture=architecture)
-        for resource in resources
-        if resource["Type"] == "AWS::SageMaker::Model"
-        if (uri := _text(resource["Properties"]["PrimaryContainer"]["Image"])) is not None
-    )
+        concurrency += _number(variant.get("ServerlessConfig", {}).get("MaxConcurrency"), default=0)
+        architectures[_referred(config_id, variant["ModelName"])] = architecture
     return PlannedStack(
         name=name,
         account=where["account"],
@@ -191,26 +235,85 @@ def _planned(
         bootstrap_parameter=properties.get("bootstrapStackVersionSsmParameter"),
         endpoint_names=tuple(
             resource["Properties"]["EndpointName"]
-            for resource in resources
+            for resource in resources.values()
             if resource["Type"] == "AWS::SageMaker::Endpoint"
             and isinstance(resource["Properties"].get("EndpointName"), str)
         ),
         instances=dict(instances),
         concurrency=concurrency,
-        images=images,
+        images=tuple(_planned_images(name, resources, architectures)),
         built_tags=built,
     )
 
 
-def _most_instances(resources: Any) -> int:
-    """What autoscaling may grow an endpoint to; 0 without autoscaling."""
+def _planned_images(
+    stack: str, resources: _Resources, architectures: Mapping[str, str]
+) -> Iterator[PlannedImage]:
+    """Images of models and functions; `architectures` by the address of a model."""
+    for address, resource in resources.items():
+        given = resource.get("Properties", {})
+        if resource["Type"] == "AWS::SageMaker::Model":
+            uri = _text(given["PrimaryContainer"]["Image"])
+            architecture, service = architectures.get(address, limits.AMD64), SAGEMAKER
+        elif resource["Type"] == "AWS::Lambda::Function":
+            uri, service = _text(given["Code"].get("ImageUri")), LAMBDA
+            # As CloudFormation writes it; x86_64 where nothing is said.
+            on_arm = given.get("Architectures") == [limits.ARM64]
+            architecture = limits.ARM64 if on_arm else limits.AMD64
+        else:
+            continue
+        if uri is not None:
+            yield PlannedImage(stack=stack, uri=uri, architecture=architecture, service=service)
+
+
+def _variants(resources: _Resources) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every production variant, with the address of its configuration."""
+    for address, resource in resources.items():
+        if resource["Type"] == "AWS::SageMaker::EndpointConfig":
+            for variant in resource["Properties"]["ProductionVariants"]:
+                yield address, variant
+
+
+def _resources(folder: Path, template_file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Resources of a template and of the nested stacks in it, by file and logical id."""
+    template = json.loads((folder / template_file).read_text("utf-8"))
+    for logical_id, resource in template.get("Resources", {}).items():
+        yield f"{template_file}:{logical_id}", resource
+        nested = resource.get("Metadata", {}).get("aws:asset:path", "")
+        if resource["Type"] == "AWS::CloudFormation::Stack" and (folder / nested).is_file():
+            yield from _resources(folder, nested)
+
+
+def _referred(address: str, value: Any) -> str:
+    """Address of the resource that a value of the resource at `address` refers to."""
+    target = value.get("Fn::GetAtt", [value.get("Ref")])[0] if isinstance(value, dict) else value
+    return f"{address.partition(':')[0]}:{target}"
+
+
+def _number(value: Any, *, default: int) -> int:
+    """A number of a template; `default` for what is left out or only the deployment knows."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return default
+
+
+def _most_instances(config_id: str, resources: _Resources) -> int:
+    """What autoscaling may grow the endpoint of a configuration to; 0 without autoscaling."""
+    names = {
+        resource["Properties"].get("EndpointName")
+        for address, resource in resources.items()
+        if resource["Type"] == "AWS::SageMaker::Endpoint"
+        and _referred(address, resource["Properties"]["EndpointConfigName"]) == config_id
+        and isinstance(resource["Properties"].get("EndpointName"), str)
+    }
     return max(
         (
-            int(resource["Properties"]["MaxCapacity"])
-            for resource in resources
-            if resource["Type"] == "AWS::ApplicationAutoScaling::ScalableTarget"
-            and resource["Properties"].get("ScalableDimension")
-            == "sagemaker:variant:DesiredInstanceCount"
+            _number(resource["Properties"]["MaxCapacity"], default=0)
+            for resource in resources.values()
+            if names
+            and resource["Type"] == "AWS::ApplicationAutoScaling::ScalableTarget"
+            and str(resource["Properties"]["ResourceId"]).split("/")[1:2] == [*names][:1]
         ),
         default=0,
     )
@@ -370,15 +473,23 @@ def _in_use(sagemaker: Any, own: set[str]) -> tuple[Counter[str], int]:
 
 
 def _image_findings(
-    stacks: Sequence[PlannedStack], region: str, account: str, ecr: Any, docker: str | None
+    stacks: Sequence[PlannedStack],
+    region: str,
+    account: str,
+    ecr: Any,
+    docker: str | None,
+    *,
+    pushed: bool,
 ) -> Iterator[Finding]:
     seen = set()
     to_build = set()
     for stack in stacks:
         for image in stack.images:
-            if image.uri in seen:
+            # One image for two processors, or two services, is judged twice.
+            wanted = (image.uri, image.architecture, image.service)
+            if wanted in seen:
                 continue
-            seen.add(image.uri)
+            seen.add(wanted)
             match = _IMAGE.fullmatch(
                 image.uri.replace("${AWS::AccountId}", account).replace("${AWS::Region}", region)
             )
@@ -387,7 +498,7 @@ def _image_findings(
                 continue
             finding = _image_finding(image, match, account, ecr)
             if finding is None:
-                if match["tag"] in stack.built_tags:
+                if match["tag"] in stack.built_tags and not pushed:
                     to_build.add(str(match["tag"]))
                 else:
                     yield fault(
@@ -442,10 +553,10 @@ def _image_finding(
         return None
     manifest = json.loads(answer["images"][0]["imageManifest"])
     media_type = manifest.get("mediaType") or answer["images"][0].get("imageManifestMediaType")
-    if media_type != DOCKER_MANIFEST:
+    if media_type not in _ACCEPTED[image.service]:
         return fault(
             subject,
-            f"is there with a manifest that SageMaker refuses ({media_type})",
+            f"is there with a manifest that {image.service} refuses ({media_type})",
             fix=_MANIFEST_HELP,
         )
     architecture = _architecture(manifest, match, ecr)
@@ -455,10 +566,11 @@ def _image_finding(
         return fault(
             subject,
             f"is for {architecture}, and the endpoint runs on {image.architecture}",
-            fix=f"build it with --platform linux/{image.architecture}, or choose instances of "
-            f"{architecture}",
+            fix=f"build it with --platform linux/{image.architecture}, or choose "
+            f"{'instances' if image.service == SAGEMAKER else 'a function'} of {architecture}",
         )
-    return good(subject, f"is there, for {architecture}, with a Docker manifest")
+    kind = "a Docker" if media_type == DOCKER_MANIFEST else "an OCI"
+    return good(subject, f"is there, for {architecture}, with {kind} manifest")
 
 
 def _architecture(manifest: Mapping[str, Any], match: re.Match[str], ecr: Any) -> str | None:

@@ -18,9 +18,9 @@ from dr_cli.errors import CommandError
 from dr_cli.experiment import CSV_FILE, RECORDS_FILE, clear_results
 from dr_cli.folders import result_folder
 from dr_cli.photographs import drawn_photograph, read_photograph
-from dr_cli.predict import endpoint_target, url_target
-from dr_cli.region import aws_region
+from dr_cli.predict import Place, target_at
 from dr_experiments.client import Client, Measurement
+from dr_experiments.lambda_targets import FunctionUrlTarget
 from dr_experiments.load import SHAPES, closed_loop, open_loop, poisson_arrivals
 from dr_experiments.loadgen import (
     LOADGEN_SCENARIOS,
@@ -36,7 +36,7 @@ from dr_experiments.provenance import git_commit, machine_busy, new_run_id
 from dr_experiments.records import RunContext, records_of, write_csv, write_jsonl, write_study_csv
 from dr_experiments.scenarios import InterruptedScenario, ScenarioResult, cold, realtime
 from dr_experiments.statistics import Summary, summarise
-from dr_experiments.targets import Payload, Target, TargetError
+from dr_experiments.targets import Payload, UrlTarget
 
 OPEN: Final = "open"
 STUDY_FILE: Final = "study.csv"
@@ -44,17 +44,6 @@ STUDY_FILE: Final = "study.csv"
 LOADGEN_FILE: Final = "loadgen.json"
 LOADGEN_FOLDER: Final = "loadgen"
 _PLACES: Final = "an endpoint, --url, --function or --function-url"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Where:
-    """What is measured: exactly one of the four, and the AWS region of it."""
-
-    endpoint: str | None = None
-    url: str | None = None
-    function: str | None = None
-    function_url: str | None = None
-    region: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +70,7 @@ class Sending:
 
 
 def bench_cold(
-    where: Where, sending: Sending, *, requests: int, gap_s: float, attempts: int
+    where: Place, sending: Sending, *, requests: int, gap_s: float, attempts: int
 ) -> None:
     """See `dr bench cold --help`."""
 
@@ -103,7 +92,7 @@ def bench_cold(
         )
 
 
-def bench_realtime(where: Where, sending: Sending, *, requests: int, interval_s: float) -> None:
+def bench_realtime(where: Place, sending: Sending, *, requests: int, interval_s: float) -> None:
     """See `dr bench realtime --help`."""
     _run_one(
         where,
@@ -113,7 +102,7 @@ def bench_realtime(where: Where, sending: Sending, *, requests: int, interval_s:
 
 
 def bench_load(
-    where: Where,
+    where: Place,
     sending: Sending,
     *,
     shape: str,
@@ -157,7 +146,7 @@ def bench_load(
     _finish(result, sending, busy=busy)
 
 
-def _bench_loadgen(where: Where, sending: Sending, plan: LoadgenPlan) -> None:
+def _bench_loadgen(where: Place, sending: Sending, plan: LoadgenPlan) -> None:
     busy, payload = machine_busy(), sending.payload()
     make = _clients(where, retries=sending.retries)
     result_folder(sending.out)
@@ -206,7 +195,7 @@ def _verdict_lines(plan: LoadgenPlan, verdict: LoadgenVerdict) -> list[str]:
 
 
 def _run_one(
-    where: Where, sending: Sending, run: Callable[[Client, Payload], ScenarioResult]
+    where: Place, sending: Sending, run: Callable[[Client, Payload], ScenarioResult]
 ) -> ScenarioResult:
     busy, payload = machine_busy(), sending.payload()
     result_folder(sending.out)
@@ -237,38 +226,15 @@ def _kept_when_interrupted(sending: Sending, *, busy: str | None) -> Iterator[No
         raise
 
 
-def _clients(where: Where, *, retries: int) -> Callable[[], Client]:
+def _clients(where: Place, *, retries: int) -> Callable[[], Client]:
     """Makes clients of their own connection; what AWS's library connects is shared by all."""
-    given = (where.endpoint, where.url, where.function, where.function_url)
-    if sum(place is not None for place in given) != 1:
+    if len(where.given) != 1:
         raise CommandError(f"name one thing to measure: {_PLACES}")
-    if where.url is not None:
-        url = where.url
-        url_target(url).close()
-        return lambda: Client(url_target(url), retries=retries)
-    if where.endpoint is not None:
-        shared, _ = endpoint_target(where.endpoint, region=where.region, describe=True)
-        return lambda: Client(shared, retries=retries)
-    from dr_experiments.lambda_targets import (
-        FunctionUrlTarget,
-        LambdaInvokeTarget,
-        describe_function,
-        lambda_client,
-    )
-
-    region = aws_region(where.region)
-    try:
-        if where.function is not None:
-            client = lambda_client(region=region)
-            function: Target = LambdaInvokeTarget(
-                describe_function(where.function, client=client), client=client
-            )
-            return lambda: Client(function, retries=retries)
-        address = str(where.function_url)
-        FunctionUrlTarget(address, region=str(region)).close()
-    except (TargetError, ValueError) as error:
-        raise CommandError(str(error)) from None
-    return lambda: Client(FunctionUrlTarget(address, region=str(region)), retries=retries)
+    first, _ = target_at(where, describe=True)
+    if isinstance(first, UrlTarget | FunctionUrlTarget):
+        first.close()
+        return lambda: Client(target_at(where)[0], retries=retries)
+    return lambda: Client(first, retries=retries)
 
 
 def _finish(

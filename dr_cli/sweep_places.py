@@ -25,6 +25,7 @@ from dr_experiments.targets import (
     Target,
     TargetError,
     describe_endpoint,
+    invoking_client,
     sagemaker_client,
 )
 from dr_local import lifecycle
@@ -318,15 +319,11 @@ class AwsPlace:
 
     def _deployed(self, entry: Entry, name: str) -> Deployed:
         if entry.deployment.mode == Mode.LAMBDA:
-            from dr_experiments.lambda_targets import (
-                LambdaInvokeTarget,
-                describe_function,
-                lambda_client,
-            )
+            from dr_experiments.lambda_targets import function_target
 
-            function = lambda_client(region=self.region)
-            description = describe_function(name, client=function)
-            target: Target = LambdaInvokeTarget(description, client=function)
+            client = invoking_client("lambda", region=self.region)
+            target: Target = function_target(name, client=client)
+            description = target.describe()
         else:
             description = describe_endpoint(name, client=self._client("sagemaker"))
             target = SageMakerTarget(description, client=sagemaker_client(region=self.region))

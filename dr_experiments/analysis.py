@@ -9,18 +9,19 @@ from dr_experiments.pricing import (
     PriceTable,
     UnknownPriceError,
     full_utilisation_per_hour,
+    lambda_cost,
     realtime_cost,
     serverless_cost,
 )
 from dr_experiments.scenarios import ScenarioResult
 from dr_experiments.statistics import Summary, summarise
-from dr_experiments.targets import TargetDescription
+from dr_experiments.targets import MODE_LAMBDA, TargetDescription
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 
 # One photograph every 5 s, the rate of the study's warm scenario.
 DEFAULT_REQUESTS_PER_HOUR: Final = 720
 _MS_PER_S: Final = 1000
-_MODE_TITLES: Final = {SERVING_MODE_REALTIME: "real-time"}
+_MODE_TITLES: Final = {SERVING_MODE_REALTIME: "real-time", MODE_LAMBDA: "Lambda"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +155,15 @@ def _costs(
             memory_mib=target.memory_mib,
             bytes_in=bytes_in,
             bytes_out=bytes_out,
+            region=region,
+            prices=prices,
+        )
+        return estimate, None
+    if target.mode == MODE_LAMBDA and target.memory_mib and target.architecture:
+        estimate = lambda_cost(
+            compute_s=container_s,
+            memory_mib=target.memory_mib,
+            architecture=target.architecture,
             region=region,
             prices=prices,
         )

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from constructs_lib.limits import AMD64, ARM64
+from constructs_lib.stage_names import FUNCTION_ALIAS
 from dr_experiments.targets import (
     CONNECT_TIMEOUT_S,
-    MAX_CONNECTIONS,
     MODE_LAMBDA,
     OUTCOME_REFUSED,
     OUTCOME_SERVER_ERROR,
-    OUTCOME_THROTTLED,
     OUTCOME_TIMEOUT,
     OUTCOME_UNREACHABLE,
     TIMEOUT_S,
@@ -28,6 +28,7 @@ from dr_experiments.targets import (
     Reply,
     TargetDescription,
     TargetError,
+    client_error,
     exchange,
     outcome_of_status,
     problem_detail,
@@ -40,8 +41,8 @@ from inference_image.contract import (
 )
 
 # "Lambda quotas": request and response payload of a synchronous invocation, read 2026-11-28.
+_ARCHITECTURES: Final = {"x86_64": AMD64, "arm64": ARM64}
 MAX_EVENT_BYTES: Final = 6 * 1024**2
-_THROTTLED: Final = ("TooManyRequestsException", "ThrottlingException", "Throttling")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,13 +160,17 @@ class LambdaInvokeTarget:
     """A function through `Invoke`, with the tail of its log.
 
     Args:
-        description: as `describe_function` reads it.
-        client: a boto3 `lambda` client that does not retry, see `lambda_client`.
+        description: as `function_target` reads it.
+        function: what is invoked, with its alias; the description's name when left out.
+        client: a boto3 `lambda` client that does not retry, of `invoking_client("lambda")`.
     """
 
-    def __init__(self, description: TargetDescription, *, client: Any) -> None:
+    def __init__(
+        self, description: TargetDescription, *, client: Any, function: str | None = None
+    ) -> None:
         self._description = description
         self._client = client
+        self._function = function or description.name
 
     def describe(self) -> TargetDescription:
         """The function."""
@@ -184,11 +189,11 @@ class LambdaInvokeTarget:
             )
         try:
             response = self._client.invoke(
-                FunctionName=self._description.name, LogType="Tail", Payload=event
+                FunctionName=self._function, LogType="Tail", Payload=event
             )
             body = response["Payload"].read()
         except exceptions.ClientError as error:
-            raise _client_error(error) from None
+            raise client_error(error) from None
         except exceptions.ReadTimeoutError:
             raise TargetError(OUTCOME_TIMEOUT, f"no answer within {TIMEOUT_S} s") from None
         except exceptions.BotoCoreError as error:
@@ -204,45 +209,38 @@ class LambdaInvokeTarget:
         )
 
 
-def lambda_client(
-    *, region: str | None = None, endpoint_url: str | None = None, **credentials: str
-) -> Any:
-    """A boto3 `lambda` client without retries and with the time limit of the other targets."""
-    import boto3
-    from botocore.config import Config
+def function_target(name: str, *, client: Any) -> LambdaInvokeTarget:
+    """What is deployed under a function's name, `NAME` or `NAME:alias`.
 
-    return boto3.client(
-        "lambda",
-        region_name=region,
-        endpoint_url=endpoint_url,
-        config=Config(
-            retries={"total_max_attempts": 1},
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=TIMEOUT_S,
-            tcp_keepalive=True,
-            # A load has many at once; beyond the pool, each would open a connection of its own.
-            max_pool_connections=MAX_CONNECTIONS,
-            proxies={} if endpoint_url else None,
-        ),
-        **credentials,
-    )
+    Without an alias it is `live` where the function has one, as those of this project have: that
+    is what the URL answers with, and what is kept warm. Records have the name as it is given.
 
-
-def describe_function(name: str, *, client: Any) -> TargetDescription:
-    """What is deployed under a function's name; raises `TargetError` where there is none."""
+    Raises:
+        TargetError: there is no such function, or it may not be looked at.
+    """
     from botocore.exceptions import ClientError
 
-    try:
-        function = client.get_function(FunctionName=name)
-    except ClientError as error:
-        raise _client_error(error) from None
-    return TargetDescription(
+    names = (name,) if ":" in name else (f"{name}:{FUNCTION_ALIAS}", name)
+    for number, qualified in enumerate(names, start=1):
+        try:
+            function = client.get_function(FunctionName=qualified)
+        except ClientError as error:
+            absent = error.response.get("Error", {}).get("Code") == "ResourceNotFoundException"
+            if absent and number < len(names):
+                continue
+            raise client_error(error) from None
+        break
+    configuration = function["Configuration"]
+    (architecture,) = configuration.get("Architectures") or ["x86_64"]
+    description = TargetDescription(
         name=name,
         mode=MODE_LAMBDA,
-        memory_mib=function["Configuration"].get("MemorySize"),
+        memory_mib=configuration.get("MemorySize"),
+        architecture=_ARCHITECTURES.get(architecture, architecture),
         region=client.meta.region_name,
         image=function.get("Code", {}).get("ResolvedImageUri"),
     )
+    return LambdaInvokeTarget(description, client=client, function=qualified)
 
 
 def _event(payload: Payload) -> dict[str, Any]:
@@ -294,21 +292,6 @@ def _function_error(body: bytes) -> str:
         document = None
     message = document.get("errorMessage") if isinstance(document, dict) else None
     return f"the function failed: {message or 'it did not say why'}"
-
-
-def _client_error(error: Any) -> TargetError:
-    fault = error.response.get("Error", {})
-    code, status = (
-        fault.get("Code", ""),
-        error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"),
-    )
-    if code in _THROTTLED or status == 429:
-        outcome = OUTCOME_THROTTLED
-    elif status is not None and 400 <= status < 500:
-        outcome = OUTCOME_REFUSED
-    else:
-        outcome = OUTCOME_SERVER_ERROR
-    return TargetError(outcome, fault.get("Message") or code, status=status)
 
 
 def _credentials() -> Any:

@@ -19,7 +19,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -220,6 +220,39 @@ def serverless_cost(
         parts_usd_per_1000={"compute": 1000 * seconds * compute.usd, **data_parts},
         assumption="on demand, no provisioned concurrency; nothing is billed between requests",
         prices=(compute, *data_rows),
+    )
+
+
+def lambda_cost(
+    *,
+    compute_s: float | Decimal,
+    memory_mib: int,
+    architecture: str,
+    region: str,
+    prices: PriceTable,
+    on: date | None = None,
+) -> CostEstimate:
+    """Cost of 1,000 invocations of a Lambda function that is not kept warm.
+
+    Args:
+        compute_s: seconds of one invocation, >= 0; billed in whole milliseconds, upwards.
+        memory_mib: memory size of the function; architecture: `amd64` or `arm64`.
+        region: AWS region; on: use the prices known on that day.
+    """
+    billed = _not_negative("compute_s", compute_s).quantize(
+        Decimal("0.001"), rounding=ROUND_CEILING
+    )
+    compute = prices.find(ITEM_LAMBDA_COMPUTE, region=region, sku=architecture, on=on)
+    request = prices.find(ITEM_LAMBDA_REQUEST, region=region, on=on)
+    gb_seconds = billed * Decimal(memory_mib) / 1024
+    return CostEstimate(
+        parts_usd_per_1000={
+            "compute": 1000 * gb_seconds * compute.usd,
+            "requests": request.usd / 1000,
+        },
+        assumption="on demand, no provisioned concurrency, no starts; the function's URL and data "
+        "in cost nothing, data out is not counted",
+        prices=(compute, request),
     )
 
 

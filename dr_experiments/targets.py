@@ -45,6 +45,7 @@ MODE_LAMBDA: Final = "lambda"
 TIMEOUT_S: Final = 70
 CONNECT_TIMEOUT_S: Final = 5
 MAX_CONNECTIONS: Final = 256
+_THROTTLED: Final = ("ThrottlingException", "TooManyRequestsException", "Throttling")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +77,15 @@ class Reply:
 class TargetDescription:
     """What is measured; goes into every record.
 
-    `mode` is a serving mode of the contract; `memory_mib` belongs to serverless,
-    `instance_type` to real-time. `image` is the image reference, best by digest.
+    `mode` is a serving mode of the contract; `memory_mib` belongs to serverless and Lambda,
+    `instance_type` to real-time, `architecture` (`amd64`, `arm64`) to Lambda, whose price depends
+    on it. `image` is the image reference, best by digest.
     """
 
     name: str
     mode: str
     memory_mib: int | None = None
+    architecture: str | None = None
     instance_type: str | None = None
     region: str | None = None
     image: str | None = None
@@ -148,7 +151,7 @@ class SageMakerTarget:
             # The answer has arrived when its last byte has.
             body = response["Body"].read()
         except exceptions.ClientError as error:
-            raise _client_error(error) from None
+            raise client_error(error) from None
         except exceptions.ReadTimeoutError:
             raise TargetError(OUTCOME_TIMEOUT, f"no answer within {TIMEOUT_S} s") from None
         except exceptions.BotoCoreError as error:
@@ -165,16 +168,28 @@ class SageMakerTarget:
 def sagemaker_client(
     *, region: str | None = None, endpoint_url: str | None = None, **credentials: str
 ) -> Any:
-    """A boto3 `sagemaker-runtime` client without retries and with the platform's time limit.
+    """A boto3 `sagemaker-runtime` client, as `invoking_client` makes it.
+
+    `AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME` points it at the local AWS.
+    """
+    return invoking_client(
+        "sagemaker-runtime", region=region, endpoint_url=endpoint_url, **credentials
+    )
+
+
+def invoking_client(
+    service: str, *, region: str | None = None, endpoint_url: str | None = None, **credentials: str
+) -> Any:
+    """A boto3 client without retries and with the platform's time limit.
 
     Region, credentials and endpoint come from the environment unless given, as with any boto3
-    client (`AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME` points it at the local AWS).
+    client.
     """
     import boto3
     from botocore.config import Config
 
     return boto3.client(
-        "sagemaker-runtime",
+        service,
         region_name=region,
         endpoint_url=endpoint_url,
         config=Config(
@@ -205,7 +220,7 @@ def describe_endpoint(name: str, *, client: Any) -> TargetDescription:
         variants = config["ProductionVariants"]
         model = client.describe_model(ModelName=variants[0]["ModelName"])
     except ClientError as error:
-        raise _client_error(error) from None
+        raise client_error(error) from None
     if len(variants) != 1:
         raise TargetError(
             OUTCOME_REFUSED, f"endpoint {name} has {len(variants)} variants; one can be measured"
@@ -299,12 +314,13 @@ def problem_detail(body: bytes | str) -> str | None:
     return detail if isinstance(detail, str) else None
 
 
-def _client_error(error: Any) -> TargetError:
+def client_error(error: Any) -> TargetError:
+    """What a boto3 `ClientError` of an invocation, or of a look at what is deployed, comes to."""
     response = error.response
     code = response.get("Error", {}).get("Code", "")
     message = response.get("Error", {}).get("Message", "") or code
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    if code == "ThrottlingException":
+    if code in _THROTTLED or status == 429:
         return TargetError(OUTCOME_THROTTLED, message, status=status)
     if code == "ModelError":
         # The container's own status and words are inside; SageMaker's is always 424.

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from inference_image.contract import RUNTIMES
 from tools.docker_engine import (
     DEBIAN_IMAGE,
     Engine,
@@ -36,7 +37,6 @@ CONTEXT: Final = ROOT / "inference_image"
 CACHE: Final = ROOT / ".docker-engine"
 OUT: Final = ROOT / "out" / "image"
 ARCHITECTURES: Final = ("amd64", "arm64")
-RUNTIMES: Final = ("litert", "tensorflow")
 _BUILD_S: Final = 1800
 _MEGABYTE: Final = 1_000_000
 

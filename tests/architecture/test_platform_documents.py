@@ -27,6 +27,11 @@ def test_the_role_of_the_pipeline_may_deploy_and_look_and_nothing_else(repositor
     (policy,) = (it for it in template["Resources"].values() if it["Type"] == "AWS::IAM::Policy")
     by_sid = {it["Sid"]: it for it in policy["Properties"]["PolicyDocument"]["Statement"]}
     assert by_sid["DeployThroughBootstrapRoles"]["Action"] == "sts:AssumeRole"
+    # The environment of production unless told otherwise, never any other branch.
+    subject = trust["Condition"]["StringEquals"]["token.actions.githubusercontent.com:sub"]
+    assert subject == "repo:clinic/dr:environment:production"
+    assert by_sid["AskEndpoints"]["Action"] == "sagemaker:InvokeEndpoint"
+    assert ":endpoint/dr-*" in str(by_sid["AskEndpoints"]["Resource"])
     looks = re.compile(r"\w+:(Describe|List|Get|BatchGet)\w+")
     assert all(looks.fullmatch(action) for action in by_sid["Preflight"]["Action"])
 
@@ -45,6 +50,34 @@ def test_commands_of_the_pipeline_have_the_options_that_the_programs_take(
     for name, rest in lines:
         known = {option for it in commands[name].params for option in it.opts}
         assert set(re.findall(r"--[\w-]+", rest)) <= known
+
+
+# What GitHub takes of a job that calls another workflow:
+# https://docs.github.com/actions/reference/workflows-and-actions/reusing-workflow-configurations
+CALLING = {
+    "name", "uses", "with", "secrets", "strategy", "needs", "if", "concurrency", "permissions",
+}  # fmt: skip
+
+
+def test_the_workflows_of_the_page_are_ones_that_github_takes(repository: Path) -> None:
+    import yaml
+
+    page = (repository / "docs" / "pipeline.md").read_text()
+    calling, called = (
+        yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    )
+    callers = {name: job for name, job in calling["jobs"].items() if "uses" in job}
+    assert set(callers) == {"staging", "production"}
+    # YAML reads the key `on` as true.
+    inputs = called[True]["workflow_call"]["inputs"]
+    for job in callers.values():
+        assert set(job) <= CALLING
+        assert set(job["with"]) == set(inputs)
+        assert job["permissions"] == {"id-token": "write", "contents": "read"}
+    (job,) = called["jobs"].values()
+    assert job["environment"] == "${{ inputs.environment }}"
+    used = set(re.findall(r"inputs\.(\w+)", str(called)))
+    assert used == set(inputs)
 
 
 def test_the_peers_are_named_with_versions_and_ours_is_this_one(repository: Path) -> None:

@@ -54,7 +54,7 @@ def test_an_interrupted_measurement_says_what_was_kept(
     subject = bench._Subject(
         targets=tuple(targets), image=None, image_note="", local=True, region="us-east-1"
     )
-    monkeypatch.setattr(bench, "_endpoints", lambda *_, **__: subject)
+    monkeypatch.setattr(bench, "_deployed", lambda *_, **__: subject)
     out = tmp_path / "out"
     out.mkdir()
     (out / REPORT_FILE).write_text("an earlier run")

@@ -11,7 +11,7 @@ import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from constructs_lib import RealtimeDREndpoint, ServerlessDREndpoint
+from constructs_lib import LambdaDREndpoint, RealtimeDREndpoint, Scaling, ServerlessDREndpoint
 from constructs_lib.image_copy.index import DOCKER_MANIFEST, OCI_MANIFEST
 from dr_cli.errors import CommandError
 from dr_cli.findings import Finding, Level
@@ -280,3 +280,116 @@ def test_the_processor_is_read_from_the_image_itself(
     finding = preflight._image_finding(image, match, ACCOUNT, Ecr())
     assert finding is not None
     assert finding.text == "is for arm64, and the endpoint runs on amd64"
+
+
+@pytest.fixture(scope="module")
+def unusual() -> Path:
+    """An app with a stage, a stack under another name, a nested stack, a function, parameters."""
+    # As the command line has it: where the template of a nested stack lies.
+    app = new_app(context={"aws:cdk:enable-asset-metadata": True})
+    env = cdk.Environment(account=ACCOUNT, region=REGION)
+    stack = cdk.Stack(cdk.Stage(app, "Prod", env=env), "Clinic", stack_name="clinic-prod")
+    count = cdk.CfnParameter(stack, "Count", type="Number").value_as_number
+    most = cdk.CfnParameter(stack, "Most", type="Number").value_as_number
+    model = an_artifact(stack)
+    graviton = an_image(architecture="arm64", digest="34" * 32)
+    RealtimeDREndpoint(
+        stack,
+        "Graviton",
+        model=model,
+        image=graviton,
+        instance_type="ml.c7g.xlarge",
+        initial_instance_count=2,
+        scaling=Scaling(min_capacity=2, max_capacity=6, invocations_per_instance=60),
+    )
+    RealtimeDREndpoint(
+        stack,
+        "X86",
+        model=model,
+        image=an_image(),
+        instance_type="ml.m5.xlarge",
+        initial_instance_count=count,
+        scaling=Scaling(min_capacity=1, max_capacity=most, invocations_per_instance=60),
+    )
+    nested = cdk.NestedStack(stack, "Nested")
+    ServerlessDREndpoint(nested, "Small", model=model, image=an_image(), memory_mib=2048)
+    LambdaDREndpoint(nested, "Function", model=model, image=graviton, memory_mib=1024)
+    return Path(app.synth().directory)
+
+
+@pytest.mark.parametrize("name", ["Prod/Clinic", "clinic-prod", "ProdClinic6B8B9B1F"])
+def test_a_stack_is_found_by_each_of_its_names(unusual: Path, name: str) -> None:
+    if name.startswith("ProdClinic"):
+        # What the manifest of the stage calls it.
+        (manifest,) = unusual.glob("assembly-*/manifest.json")
+        artifacts = json.loads(manifest.read_text())["artifacts"]
+        (name,) = (key for key, it in artifacts.items() if it["type"] == "aws:cloudformation:stack")
+    (stack,) = read_assembly(unusual, [name])
+    assert stack.name == "Prod/Clinic"
+
+
+def test_every_endpoint_of_a_stack_is_counted_by_itself(unusual: Path) -> None:
+    (stack,) = read_assembly(unusual, [])
+    # Scaling may grow the one to six; of the other only the deployment knows how many.
+    assert stack.instances == {"ml.c7g.xlarge": 6, "ml.m5.xlarge": 1}
+    assert stack.concurrency == 5
+    assert sorted((it.architecture, it.service) for it in stack.images) == [
+        ("amd64", "SageMaker"),
+        ("amd64", "SageMaker"),
+        ("arm64", "Lambda"),
+        ("arm64", "SageMaker"),
+    ]
+
+
+def test_functions_take_oci_manifests_and_sagemaker_does_not(
+    account: Account, unusual: Path
+) -> None:
+    from dataclasses import replace
+
+    digest = push(account, media_type=OCI_MANIFEST)
+    (stack,) = read_assembly(unusual, [])
+    for service, level in (("Lambda", Level.UNKNOWN), ("SageMaker", Level.FAULT)):
+        image = next(it for it in stack.images if it.service == service)
+        uri = f"{image.uri.partition('@')[0]}@{digest}"
+        pushed = replace(stack, images=(replace(image, uri=uri),))
+        assert told(account, [pushed])["image of Prod/Clinic"].level is level
+
+
+def test_once_pushed_an_image_must_be_there(account: Account, assembly: Path) -> None:
+    from dataclasses import replace
+
+    (stack,) = read_assembly(assembly, ["X86"])
+    (image,) = stack.images
+    uri = f"{image.uri.partition('@')[0]}:{'ab' * 32}"
+    built = replace(stack, images=(replace(image, uri=uri),), built_tags=frozenset({"ab" * 32}))
+    for pushed, level in ((False, None), (True, Level.FAULT)):
+        found = {
+            it.subject: it.level
+            for it in findings(
+                [built], region=REGION, client_of=account.client, docker="29.0", pushed=pushed
+            )
+        }
+        assert found.get("image of X86") is level
+
+
+def test_the_role_of_the_pipeline_may_ask_what_preflight_asks(
+    account: Account, assembly: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from botocore.client import BaseClient
+
+    asked = set()
+    call = BaseClient._make_api_call
+
+    def recorded(self: Any, operation: str, arguments: Any) -> Any:
+        service = self.meta.service_model.service_name.replace("-", "")
+        asked.add(f"{service}:{operation}")
+        return call(self, operation, arguments)
+
+    push(account)
+    monkeypatch.setattr(BaseClient, "_make_api_call", recorded)
+    told(account, read_assembly(assembly, []))
+    assert len(asked) >= 6
+    page = (repository / "docs" / "pipeline.md").read_text()
+    # Who one is may be asked without a permission.
+    absent = {it for it in asked - {"sts:GetCallerIdentity"} if f'"{it}"' not in page}
+    assert absent == set()

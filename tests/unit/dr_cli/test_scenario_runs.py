@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dr_cli.errors import CommandError
-from dr_cli.scenario_runs import Sending, Where, bench_cold, bench_load, bench_realtime
+from dr_cli.predict import Place
+from dr_cli.scenario_runs import Sending, bench_cold, bench_load, bench_realtime
 from dr_experiments.client import Client, Measurement
 from dr_experiments.records import read_jsonl
 from dr_experiments.targets import Payload
@@ -31,7 +32,7 @@ def test_a_load_leaves_records_and_says_percentiles(
 ) -> None:
     sending = Sending(photograph=None, seed=7, out=tmp_path)
     with served(lambda number: 0.01) as (url, seen):
-        bench_load(Where(url=url), sending, shape=shape, **LOAD)  # type: ignore[arg-type]
+        bench_load(Place(url=url), sending, shape=shape, **LOAD)  # type: ignore[arg-type]
     records = read_jsonl(tmp_path / "requests.jsonl")
     assert len(records) == len(seen) > 3
     assert {record.scenario for record in records} == {f"load-{shape}"}
@@ -52,7 +53,7 @@ def test_loadgen_leaves_records_its_verdict_and_its_logs(
     sending = Sending(photograph=None, seed=7, out=tmp_path)
     with served(lambda number: 0.005) as (url, seen):
         bench_load(
-            Where(url=url), sending, shape=shape, queries=5, latency_bound="800ms",
+            Place(url=url), sending, shape=shape, queries=5, latency_bound="800ms",
             **{**LOAD, "duration_s": 0.2},  # type: ignore[arg-type]
         )  # fmt: skip
     records = read_jsonl(tmp_path / "requests.jsonl")
@@ -69,7 +70,7 @@ def test_loadgen_leaves_records_its_verdict_and_its_logs(
 
     # Another kind of run in the same folder does not keep the verdict of this one.
     with served(lambda number: 0.0) as (url, _):
-        bench_realtime(Where(url=url), sending, requests=1, interval_s=0)
+        bench_realtime(Place(url=url), sending, requests=1, interval_s=0)
     assert not (tmp_path / "loadgen.json").exists()
 
 
@@ -84,7 +85,7 @@ def test_an_interrupted_loadgen_run_keeps_what_was_measured(tmp_path: Path) -> N
 
     with served(delay) as (url, seen), pytest.raises(KeyboardInterrupt):
         bench_load(
-            Where(url=url), sending, shape="server", **{**LOAD, "duration_s": 600.0}  # type: ignore[arg-type]
+            Place(url=url), sending, shape="server", **{**LOAD, "duration_s": 600.0}  # type: ignore[arg-type]
         )  # fmt: skip
     assert len(read_jsonl(tmp_path / "requests.jsonl")) == len(seen) >= 4
     assert not (tmp_path / "loadgen.json").exists()
@@ -93,7 +94,7 @@ def test_an_interrupted_loadgen_run_keeps_what_was_measured(tmp_path: Path) -> N
 def test_a_realtime_run_counts_all(tmp_path: Path) -> None:
     sending = Sending(photograph=None, seed=7, out=tmp_path)
     with served(lambda number: 0.0) as (url, _):
-        bench_realtime(Where(url=url), sending, requests=3, interval_s=0)
+        bench_realtime(Place(url=url), sending, requests=3, interval_s=0)
     assert [r.counted for r in read_jsonl(tmp_path / "requests.jsonl")] == [True] * 3
 
 
@@ -103,15 +104,15 @@ def test_a_cold_run_that_met_no_fresh_container_says_so(tmp_path: Path) -> None:
         served(lambda number: 0.0) as (url, seen),
         pytest.raises(CommandError, match="0 of 2 requests met a fresh container"),
     ):
-        bench_cold(Where(url=url), sending, requests=2, gap_s=0, attempts=3)
+        bench_cold(Place(url=url), sending, requests=2, gap_s=0, attempts=3)
     # What was measured is kept all the same.
     assert len(read_jsonl(tmp_path / "requests.jsonl")) == len(seen) == 3
 
 
 def test_one_thing_is_measured_with_a_known_shape(tmp_path: Path) -> None:
     sending = Sending(photograph=None, seed=7, out=tmp_path)
-    both = Where(url="http://127.0.0.1:9", endpoint="x")
-    for where in (both, Where()):
+    both = Place(url="http://127.0.0.1:9", endpoint="x")
+    for where in (both, Place()):
         with pytest.raises(CommandError, match="name one thing"):
             bench_realtime(where, sending, requests=1, interval_s=0)
     with pytest.raises(CommandError, match="random, spike, open, single-stream, server"):
@@ -126,7 +127,7 @@ def test_a_load_that_nobody_answers_is_an_error_with_its_reasons(
         served(lambda number: 0.02, status=lambda number: 500) as (url, _),
         pytest.raises(CommandError, match="no request was answered"),
     ):
-        bench_load(Where(url=url), sending, shape="constant", **LOAD)  # type: ignore[arg-type]
+        bench_load(Place(url=url), sending, shape="constant", **LOAD)  # type: ignore[arg-type]
     assert "server-error" in capsys.readouterr().out
 
 
@@ -152,10 +153,10 @@ def test_ctrl_c_keeps_the_records_of_what_was_measured(
     load = {**LOAD, "users": 1, "duration_s": 30.0}
     with served(lambda number: 0.0) as (url, _):
         run: dict[str, Callable[[], None]] = {
-            "cold": lambda: bench_cold(Where(url=url), sending, requests=9, gap_s=0, attempts=9),
-            "realtime": lambda: bench_realtime(Where(url=url), sending, requests=9, interval_s=0),
+            "cold": lambda: bench_cold(Place(url=url), sending, requests=9, gap_s=0, attempts=9),
+            "realtime": lambda: bench_realtime(Place(url=url), sending, requests=9, interval_s=0),
         }
-        in_threads = lambda: bench_load(Where(url=url), sending, shape=what, **load)  # noqa: E731
+        in_threads = lambda: bench_load(Place(url=url), sending, shape=what, **load)  # noqa: E731
         with pytest.raises(KeyboardInterrupt):
             run.get(what, in_threads)()
     kept = len(read_jsonl(tmp_path / "requests.jsonl"))
@@ -172,7 +173,7 @@ def test_ctrl_c_before_an_answer_writes_nothing(
     monkeypatch.setattr(Client, "measure", measure)
     with served(lambda number: 0.0) as (url, _), pytest.raises(KeyboardInterrupt):
         bench_realtime(
-            Where(url=url), Sending(photograph=None, seed=7, out=tmp_path), requests=3, interval_s=0
+            Place(url=url), Sending(photograph=None, seed=7, out=tmp_path), requests=3, interval_s=0
         )
     assert "no records were written" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []

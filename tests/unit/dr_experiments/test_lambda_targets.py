@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -12,17 +13,17 @@ import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
 
 from dr_experiments.client import Client
 from dr_experiments.lambda_targets import (
     MAX_EVENT_BYTES,
     FunctionUrlTarget,
     LambdaInvokeTarget,
-    describe_function,
-    lambda_client,
+    function_target,
     parse_report,
 )
-from dr_experiments.targets import Payload, TargetDescription, TargetError
+from dr_experiments.targets import Payload, TargetDescription, TargetError, invoking_client
 from inference_image.contract import ENV_MODEL_DIR
 from inference_image.lambda_handler import LambdaHandler
 from tests.service_harness import TINY_MODEL, drawn_jpeg
@@ -113,7 +114,8 @@ def lambda_api(
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield lambda_client(
+        yield invoking_client(
+            "lambda",
             region="us-east-1",
             endpoint_url=f"http://127.0.0.1:{server.server_address[1]}",
             aws_access_key_id="local",
@@ -185,16 +187,60 @@ def test_an_event_that_lambda_would_refuse_is_not_sent() -> None:
         target.send(Payload(body=body, content_type="image/jpeg"))
 
 
-def test_a_function_is_described_from_aws() -> None:
-    class Control:
-        meta = type("Meta", (), {"region_name": "sa-east-1"})
+class Control:
+    """A boto3 `lambda` client that knows these functions and aliases."""
 
-        def get_function(self, FunctionName: str) -> dict[str, Any]:  # noqa: N803
-            return {
-                "Configuration": {"MemorySize": 1769},
-                "Code": {"ResolvedImageUri": f"x/{FunctionName}@sha256:ab"},
+    meta = type("Meta", (), {"region_name": "sa-east-1"})
+
+    def __init__(self, *known: str) -> None:
+        self._known = known
+        self.invoked: list[str] = []
+
+    def invoke(self, FunctionName: str, **_: Any) -> dict[str, Any]:  # noqa: N803
+        self.invoked.append(FunctionName)
+        return {"Payload": io.BytesIO(json.dumps({"statusCode": 200, "body": "{}"}).encode())}
+
+    def get_function(self, FunctionName: str) -> dict[str, Any]:  # noqa: N803
+        if FunctionName not in self._known:
+            reply: Any = {
+                "Error": {"Code": "ResourceNotFoundException", "Message": f"no {FunctionName}"},
+                "ResponseMetadata": {"HTTPStatusCode": 404},
             }
+            raise ClientError(reply, "GetFunction")
+        return {
+            "Configuration": {"MemorySize": 1769, "Architectures": ["x86_64"]},
+            "Code": {"ResolvedImageUri": "x/y@sha256:ab"},
+        }
 
-    found = describe_function("dr-lambda", client=Control())
-    assert (found.mode, found.memory_mib, found.region) == ("lambda", 1769, "sa-east-1")
-    assert found.image == "x/dr-lambda@sha256:ab"
+
+@pytest.mark.parametrize(
+    ("known", "asked", "answers"),
+    [
+        (("dr-lambda", "dr-lambda:live"), "dr-lambda", "dr-lambda:live"),
+        (("dr-lambda", "dr-lambda:live"), "dr-lambda:7", None),
+        (("dr-lambda", "dr-lambda:7"), "dr-lambda:7", "dr-lambda:7"),
+        # Not one of this project's.
+        (("other",), "other", "other"),
+        ((), "other", None),
+    ],
+)
+def test_a_function_is_described_as_its_url_answers(
+    known: tuple[str, ...], asked: str, answers: str | None
+) -> None:
+    if answers is None:
+        with pytest.raises(TargetError, match=f"no {asked}") as refused:
+            function_target(asked, client=Control(*known))
+        assert refused.value.outcome == "refused"
+        return
+    control = Control(*known)
+    target = function_target(asked, client=control)
+    found = target.describe()
+    # Records have the name that was asked for; what is invoked is what the URL answers with.
+    assert (found.name, found.mode, found.memory_mib) == (asked, "lambda", 1769)
+    target.send(PAYLOAD)
+    assert control.invoked == [answers]
+    assert (found.architecture, found.region, found.image) == (
+        "amd64",
+        "sa-east-1",
+        "x/y@sha256:ab",
+    )

@@ -23,7 +23,7 @@ def a_row(**props: Any) -> Deployment:
     ("props", "words"),
     [
         ({"model": "resnet"}, "model must be one of mobilenet, vgg19; got 'resnet'"),
-        ({"runtime": "torch"}, "runtime must be one of litert; got 'torch'"),
+        ({"runtime": "torch"}, "runtime must be one of litert, tensorflow; got 'torch'"),
         ({"memory_mib": 1500}, "memory_mib must be one of 1024"),
         ({"memory_mib": None}, "a serverless row has memory_mib"),
         ({"instance_type": "ml.m5.xlarge"}, "no instance_type"),
