@@ -1,6 +1,7 @@
 """A clinic's own CDK app: its bucket, its VPC and its KMS key, and an endpoint on Graviton."""
 
 from pathlib import Path
+from typing import cast
 
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
@@ -11,7 +12,7 @@ from constructs_lib import InferenceImageRepo, ModelArtifactBucket, RealtimeDREn
 
 app = cdk.App()
 stack = cdk.Stack(app, "Clinic")
-key = kms.Key(stack, "Key", enable_key_rotation=True)
+key = cast("kms.IKey", kms.Key(stack, "Key", enable_key_rotation=True))
 vpc = ec2.Vpc(stack, "Vpc", max_azs=2)
 bucket = s3.Bucket(stack, "Bucket", encryption_key=key, enforce_ssl=True)
 

@@ -196,10 +196,43 @@ def test_wrong_types_fail_and_the_example_has_none(repository: Path, tmp_path: P
     lines = {
         int(line.split(":")[1]): line for line in done.stdout.splitlines() if ": error:" in line
     }
-    first = WRONG.splitlines().index(next(it for it in WRONG.splitlines() if '"A"' in it)) + 1
+    first = first_wrong_line()
     assert set(lines) == set(range(first, first + 6)), done.stdout
     assert '"memory_mib"' in lines[first]
     assert '"vcp"' in lines[first + 2]
+
+
+def first_wrong_line() -> int:
+    return next(number for number, it in enumerate(WRONG.splitlines(), 1) if '"A"' in it)
+
+
+def test_pyright_finds_the_same(repository: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(WRONG)
+    folders = {"extraPaths": [str(repository)], "typeCheckingMode": "standard"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(folders))
+    shutil.copy(repository / "examples" / "clinic" / "app.py", tmp_path / "right.py")
+    pyright = repository / "node_modules" / ".bin" / "pyright"
+    done = subprocess.run(
+        [str(pyright), "--pythonpath", sys.executable, "--outputjson", "--project", str(tmp_path)],
+        cwd=tmp_path,
+        # The program is Node's, as the set-up has it.
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == 2
+    errors = [it for it in report["generalDiagnostics"] if it["severity"] == "error"]
+    assert [it["message"] for it in errors if it["file"].endswith("right.py")] == []
+    lines = {it["range"]["start"]["line"] + 1 for it in errors if it["file"] == str(wrong)}
+    first = first_wrong_line()
+    assert lines == set(range(first, first + 6)), errors
 
 
 def test_the_readme_shows_the_example(repository: Path) -> None:
