@@ -1,7 +1,7 @@
 """The commands and their options. What they do is in the modules that they import when run."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -859,6 +859,109 @@ def model_inspect(
     from dr_cli.models import inspect
 
     inspect(package)
+
+
+@model_app.command("card")
+def model_card(
+    package: Annotated[Path, typer.Argument(help="Folder of the model package.")],
+) -> None:
+    """Write the model card anew, as Markdown and as HTML with pictures."""
+    from dr_cli.card import write_card
+
+    write_card(package)
+
+
+@model_app.command("quantise")
+def model_quantise(
+    package: Annotated[Path, typer.Argument(help="A package with a SavedModel.")],
+    table: Annotated[Path, typer.Argument(help="A table of labelled images.")],
+    split: Annotated[
+        Path, typer.Option(help="Its training part represents, validation chooses, test measures.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the new packages, one for each variant.")],
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="int8, float16, dynamic-range or f32, once for each; all when left out."),
+    ] = None,
+    representatives: Annotated[
+        int, typer.Option(min=1, help="Training images that show int8 its ranges.")
+    ] = 300,
+    sensitivity: Annotated[float, typer.Option(help="Aim of high_sensitivity.")] = 0.95,
+    specificity: Annotated[float, typer.Option(help="Aim of high_specificity.")] = 0.95,
+    margin: Annotated[float, typer.Option(help="How far sensitivity may have fallen.")] = 0.02,
+    network: Annotated[
+        Path | None,
+        typer.Option(help="The trained .keras: trained on with int8's rounding if int8 fails."),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Of that training.")] = 3,
+    draws: Annotated[
+        int, typer.Option(min=20, max=100_000, help="Bootstrap draws behind the intervals.")
+    ] = 1000,
+) -> None:
+    """Make quantised variants, calibrate, measure and gate each; exit code 1 if int8 fails."""
+    from dr_cli.tensorflow_side import hand_over
+
+    arguments = {
+        "package": str(package),
+        "table": str(table),
+        "split": str(split),
+        "out": str(out),
+        "kinds": kind or [],
+        "representatives": representatives,
+        "sensitivity": sensitivity,
+        "specificity": specificity,
+        "margin": margin,
+        "draws": draws,
+        "network": None if network is None else str(network),
+        "epochs": epochs,
+    }
+    raise typer.Exit(hand_over("dr_cli.quantise:quantise_package", arguments))
+
+
+@model_app.command("import")
+def model_import(
+    source: Annotated[Path, typer.Argument(help="A SavedModel folder, .keras, .h5 or .tflite.")],
+    out: Annotated[Path, typer.Option(help="Folder of the new package.")],
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Class of each output, in order: 0,1,2,3,4 or not referable,referable."),
+    ] = None,
+    scaling: Annotated[
+        str | None, typer.Option(help="What pixels become: 0..255, 0..1, -1..1, torch or caffe.")
+    ] = None,
+    channel_order: Annotated[str | None, typer.Option(help="rgb or bgr.")] = None,
+    preparation: Annotated[
+        str, typer.Option(help="crop (to the fundus, with quality gate) or none.")
+    ] = "crop",
+    threshold: Annotated[float, typer.Option(help="On P(referable), not validated.")] = 0.5,
+    licence: Annotated[str | None, typer.Option(help="Of the weights.")] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="A folder of photographs for the sanity check.")
+    ] = None,
+    model_id: Annotated[
+        str | None, typer.Option("--id", help="Model id; the folder's name when left out.")
+    ] = None,
+) -> None:
+    """Wrap somebody else's model as a package; asks for what its file does not say."""
+    from dr_cli.importing import import_package, takes_tensorflow
+
+    arguments: dict[str, Any] = {
+        "source": str(source),
+        "out": str(out),
+        "model_id": model_id,
+        "labels": labels,
+        "scaling": scaling,
+        "channel_order": channel_order,
+        "preparation": preparation,
+        "threshold": threshold,
+        "licence": licence,
+        "images": None if images is None else str(images),
+    }
+    if not takes_tensorflow(source):
+        raise typer.Exit(import_package(**arguments))
+    from dr_cli.tensorflow_side import hand_over
+
+    raise typer.Exit(hand_over("dr_cli.importing:import_package", arguments))
 
 
 @model_app.command("push")

@@ -1,7 +1,7 @@
 """`dr model`: looks at a model package, and publishes it."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,24 @@ from dr_cli.errors import CommandError
 from dr_cli.packages import require_files, spec_of
 from dr_cli.panels import held_out
 from dr_cli.region import aws_region
-from inference_image.model_spec import ModelSpec, missing_files, verify_files
+from inference_image.model_spec import (
+    MODEL_JSON,
+    OUTPUT_FEATURES,
+    ModelSpec,
+    missing_files,
+    verify_files,
+)
 
 SHARED_STACK = "shared"
 BUCKET_OUTPUT = "ModelBucketName"
 
 
 def inspect(package: Path) -> None:
-    """Print what the package says about itself, and whether its files are what it says."""
-    spec = spec_of(package)
+    """Print what the package says about itself, and whether its files are what it says.
+
+    A `.tflite` file or a folder without `model.json` is shown as the service would describe it.
+    """
+    spec = _spec(package)
     console = make_console()
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -105,20 +114,62 @@ def _facts(spec: ModelSpec) -> list[tuple[str, str]]:
         ("sha256", spec.sha256),
         ("object key", spec.object_key),
         ("task", f"{spec.task}: {', '.join(spec.labels)}"),
-        ("input", f"{spec.input_size_px} x {spec.input_size_px} px RGB"),
+        ("input", _input(spec)),
         ("preprocessing", " → ".join(step["step"] for step in spec.preprocessing) or "none"),
+        ("quality gate", "none" if spec.quality_gate is None else "on"),
+        ("outputs", ", ".join(f"{ours} ({theirs})" for ours, theirs in spec.outputs.items())),
+        ("heat map", "yes" if spec.head_file and OUTPUT_FEATURES in spec.outputs else "no"),
         ("decision", f"P(grade ≥ 2) ≥ {default.threshold:g} ({default.name})"),
     ]
+    if variant := spec.raw.get("variant"):
+        facts.append(("variant", f"{variant['kind']} of {variant['from']['id']}"))
     if network:
         facts.append(("network", ", ".join(f"{k} {v}" for k, v in network.items())))
     if figures := held_out(spec):
         facts.append(("held out", figures))
+    if gate := spec.raw.get("gate"):
+        facts.append(("gate", _verdict(gate)))
     for key in ("licence", "intended_use"):
         if spec.raw.get(key):
             facts.append((key.replace("_", " "), str(spec.raw[key])))
     if spec.notice:
         facts.append(("notice", spec.notice))
     return facts
+
+
+def _spec(package: Path) -> ModelSpec:
+    single = package.is_file() and package.suffix == ".tflite"
+    bare = package.is_dir() and not (package / MODEL_JSON).exists()
+    if not single and not bare:
+        return spec_of(package)
+    from inference_image.contract import PLAIN_INPUT_AUTO, RUNTIME_AUTO, RUNTIME_LITERT
+    from inference_image.model_files import ModelFile, models_of_folder
+    from inference_image.plain_model import describe
+    from inference_image.runtimes import choose
+
+    if single:
+        model, folder = ModelFile(runtime=RUNTIME_LITERT, path=package), package.parent
+    else:
+        model, folder = choose(models_of_folder(package), RUNTIME_AUTO), package
+    return describe(model, folder, threads=1, input_range=PLAIN_INPUT_AUTO)[0]
+
+
+def _input(spec: ModelSpec) -> str:
+    size = f"{spec.input_size_px} x {spec.input_size_px} px"
+    encoding = spec.input_encoding
+    scaled = "0..255"
+    if encoding.rescales:
+        scale, offset = (
+            ", ".join(f"{number:.6g}" for number in numbers)
+            for numbers in (encoding.scale, encoding.offset)
+        )
+        scaled = f"pixel * ({scale}) + ({offset})"
+    return f"{size} {encoding.channel_order.upper()}, {scaled}"
+
+
+def _verdict(gate: Mapping[str, Any]) -> str:
+    reasons = f" ({'; '.join(gate['reasons'])})" if gate.get("reasons") else ""
+    return f"{gate['verdict']} beside {gate['reference']['id']} on {gate['data']}{reasons}"
 
 
 def _files(spec: ModelSpec, package: Path) -> str:

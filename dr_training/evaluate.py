@@ -35,8 +35,9 @@ def softmax(logits: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
 
 
 def referable_score(probabilities: Floats) -> NDArray[np.float64]:
-    """P(grade >= 2) of probabilities (n, 5)."""
-    return np.asarray(probabilities[:, REFERABLE_FROM_GRADE:].sum(axis=1), np.float64)
+    """P(grade >= 2) of probabilities (n, 5), or (n, 2) of a model that only refers."""
+    first = REFERABLE_FROM_GRADE if probabilities.shape[1] > 2 else 1
+    return np.asarray(probabilities[:, first:].sum(axis=1), np.float64)
 
 
 def confusion(truth: Grades, predicted: Grades, classes: int = 5) -> NDArray[np.int64]:
@@ -119,6 +120,19 @@ def bootstrap(
     return Estimate(value=figure(*columns), low=float(low), high=float(high))
 
 
+def exact_at_the_ends(estimate: Estimate, count: int, level: float = 0.95) -> Estimate:
+    """A share of 0 or 1 over `count` patients or photographs with its Clopper-Pearson interval.
+
+    A bootstrap of a share that is 1 draws nothing but 1, and would call it certain.
+    """
+    reach = 1 - ((1 - level) / 2) ** (1 / count) if count else math.nan
+    if estimate.value == 1:
+        return Estimate(value=1.0, low=1 - reach, high=1.0)
+    if estimate.value == 0:
+        return Estimate(value=0.0, low=0.0, high=reach)
+    return estimate
+
+
 def fit_temperature(logits: Floats, truth: Grades) -> float:
     """The temperature that minimises the log loss on validation data (Guo et al., 2017)."""
     rows = np.arange(len(truth))
@@ -157,6 +171,16 @@ def threshold_for_specificity(positive: NDArray[np.bool_], score: Floats, wanted
     return float(min(1.0, np.nextafter(ranked[max(0, index)], 2.0)))
 
 
+def sensitivity_at_specificity(
+    positive: NDArray[np.bool_], score: Floats, wanted: float = 0.90
+) -> float:
+    """Sensitivity at the lowest threshold with this specificity; NaN where a class is empty."""
+    if not np.any(positive) or np.all(positive):
+        return math.nan
+    threshold = threshold_for_specificity(positive, score, wanted)
+    return sensitivity(positive, np.asarray(score) >= threshold)
+
+
 def grader_metrics(
     logits: Floats, truth: Grades, *, temperature: float, thresholds: Mapping[str, float]
 ) -> dict[str, object]:
@@ -167,19 +191,38 @@ def grader_metrics(
     score = referable_score(probabilities)
     points = {
         name: {
-            "sensitivity": _rounded(bootstrap(sensitivity, positive, score >= threshold)),
-            "specificity": _rounded(bootstrap(specificity, positive, score >= threshold)),
+            kind: _rounded(
+                exact_at_the_ends(bootstrap(figure, positive, score >= threshold), int(rows.sum()))
+            )
+            for kind, figure, rows in (
+                ("sensitivity", sensitivity, positive),
+                ("specificity", specificity, ~positive),
+            )
         }
         for name, threshold in thresholds.items()
     }
-    return {
+    common = {
         "photographs": len(truth),
-        "interval": "95 % percentile bootstrap over photographs, 1000 draws",
-        "accuracy": _rounded(bootstrap(accuracy, truth, predicted)),
-        "quadratic_weighted_kappa": _rounded(bootstrap(quadratic_weighted_kappa, truth, predicted)),
+        "interval": "95 % percentile bootstrap over photographs, 1000 draws; exact "
+        "(Clopper-Pearson) where a share is 0 or 1",
+    }
+    figures = {
         "referable_auc": _rounded(bootstrap(auc, positive, score)),
         "referable_calibration_error": round(expected_calibration_error(positive, score), 4),
+        "sensitivity_at_0.90_specificity": _rounded(
+            exact_at_the_ends(
+                bootstrap(sensitivity_at_specificity, positive, score), int(positive.sum())
+            )
+        ),
         "operating_points": points,
+    }
+    if logits.shape[1] != len(GRADE_LABELS):
+        return {**common, **figures}
+    return {
+        **common,
+        "accuracy": _rounded(bootstrap(accuracy, truth, predicted)),
+        "quadratic_weighted_kappa": _rounded(bootstrap(quadratic_weighted_kappa, truth, predicted)),
+        **figures,
         "confusion": {
             "rows": "true grade",
             "columns": "predicted grade",

@@ -25,6 +25,7 @@ from dr_training.evaluate import (
     accuracy,
     auc,
     confusion,
+    exact_at_the_ends,
     expected_calibration_error,
     quadratic_weighted_kappa,
     sensitivity,
@@ -137,19 +138,6 @@ def bootstrap_figures(
     return estimates
 
 
-def exact_at_the_ends(estimate: Estimate, count: int, level: float = LEVEL) -> Estimate:
-    """A share of 0 or 1 over `count` patients or photographs with its Clopper-Pearson interval.
-
-    A bootstrap of a share that is 1 draws nothing but 1, and would call it certain.
-    """
-    reach = 1 - ((1 - level) / 2) ** (1 / count) if count else math.nan
-    if estimate.value == 1:
-        return Estimate(value=1.0, low=1 - reach, high=1.0)
-    if estimate.value == 0:
-        return Estimate(value=0.0, low=0.0, high=reach)
-    return estimate
-
-
 def units(patients: Sequence[str], rows: NDArray[np.bool_]) -> int:
     """Different patients among the photographs where `rows` is true; without a name, its own."""
     chosen = [patients[int(index)] for index in np.flatnonzero(rows)]
@@ -166,6 +154,19 @@ def roc_curve(
     true = np.cumsum(hits)[last_of_ties] / max(1, int(hits.sum()))
     false = np.cumsum(~hits)[last_of_ties] / max(1, int((~hits).sum()))
     return np.concatenate([[0.0], false]), np.concatenate([[0.0], true])
+
+
+def roc_points(
+    positive: NDArray[np.bool_], score: NDArray[np.float64], *, most: int = 60
+) -> list[list[float]]:
+    """At most so many corners of the ROC curve, evenly by rate: enough to draw it."""
+    false, true = roc_curve(positive, score)
+    way = false + true
+    chosen = np.unique(np.searchsorted(way, np.linspace(0, way[-1], most)))
+    return [
+        [round(float(x), _DIGITS), round(float(y), _DIGITS)]
+        for x, y in zip(false[chosen], true[chosen], strict=True)
+    ]
 
 
 def rounded(estimate: Estimate) -> dict[str, float | None]:
@@ -278,6 +279,7 @@ def _figures(
                 "npv": rounded(estimates[f"npv {name}"]),
             }
     report["operating_points"] = points
+    report["roc"] = roc_points(positive, score)
     if graded.grades:
         report["confusion"] = {
             "rows": "true grade",

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ def write_evaluation(
     write_whole(out / REPORT_JSON, (json.dumps(report, indent=2) + "\n").encode())
     write_whole(out / PREDICTIONS, _predictions(scored))
     graded = scored.chosen(scored.gradable)
-    write_whole(out / ROC, roc_picture(graded, report))
+    false, true = roc_curve(graded.referable, graded.score)
+    write_whole(out / ROC, roc_picture(false.tolist(), true.tolist(), report["operating_points"]))
     pictures = [ROC]
     if "confusion" in report:
         write_whole(out / CONFUSION, confusion_picture(report["confusion"]["counts"]))
@@ -93,22 +94,29 @@ def estimate(value: Mapping[str, float | None]) -> str:
     return f"{value['value']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
 
 
-def roc_picture(graded: Scored, report: Mapping[str, Any]) -> bytes:
-    """PNG: the ROC curve of the referable decision, with the operating points on it."""
+def roc_picture(
+    false: Sequence[float], true: Sequence[float], operating_points: Mapping[str, Any]
+) -> bytes:
+    """PNG: the ROC curve of the referable decision, with the operating points on it.
+
+    Args:
+        false: false positive rates of the curve, rising.
+        true: true positive rates at them.
+        operating_points: of an evaluation's report, by name.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6, 4.4), layout="constrained")
     axes = figure.subplots()
-    false, true = roc_curve(graded.referable, graded.score)
     axes.plot(false, true, color=_INK, drawstyle="steps-post")
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8)
-    for name, point in report["operating_points"].items():
+    for name, point in operating_points.items():
         sens, spec = point["sensitivity"]["value"], point["specificity"]["value"]
         if sens is not None and spec is not None:
             axes.plot(1 - spec, sens, "o", label=name.replace("_", " "))
     axes.set(xlabel="1 - specificity", ylabel="sensitivity", xlim=(-0.01, 1), ylim=(0, 1.01))
     axes.set_title("Referable DR (grade ≥ 2)", fontsize=10)
-    if report["operating_points"]:
+    if operating_points:
         axes.legend(loc="lower right", fontsize=8, frameon=False)
     return _png(figure)
 

@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_image.contract import GRADE_LABELS, NOT_A_DEVICE, NOT_ASSESSED, TASK_GRADE5
+from dr_training.model_card import model_card
+from inference_image.contract import (
+    GRADE_LABELS,
+    NOT_A_DEVICE,
+    NOT_ASSESSED,
+    TASK_GRADE5,
+)
 from inference_image.model_spec import (
     MODEL_JSON,
     SCHEMA_VERSION,
@@ -28,6 +34,7 @@ from inference_image.model_spec import (
     load_model_spec,
     verify_files,
 )
+from inference_image.plain_model import REFERABLE_LABELS
 
 MODEL_FILE = "model.tflite"
 HEAD_FILE = "head.npz"
@@ -50,8 +57,9 @@ class DenseLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class PackageContent:
-    """All that a package says and holds; `card` is the model card's Markdown.
+    """All that a package says and holds.
 
+    `card` is the model card's Markdown; where it is None, the card says what `model.json` says.
     Without `head` layers the package cannot be explained by Grad-CAM and has no `head.npz`.
     """
 
@@ -68,7 +76,8 @@ class PackageContent:
     provenance: Mapping[str, Any]
     model: bytes
     head: Sequence[DenseLayer]
-    card: str
+    card: str | None = None
+    task: str = TASK_GRADE5
 
 
 def write_package(content: PackageContent, folder: Path) -> ModelSpec:
@@ -96,13 +105,13 @@ def write_package(content: PackageContent, folder: Path) -> ModelSpec:
     document = {
         "schema_version": SCHEMA_VERSION,
         "id": content.id,
-        "task": TASK_GRADE5,
+        "task": content.task,
         "notice": content.notice,
         "intended_use": INTENDED_USE,
         "licence": "Apache-2.0",
         "network": dict(content.network),
         "input_size_px": content.input_size_px,
-        "labels": list(GRADE_LABELS),
+        "labels": list(GRADE_LABELS if content.task == TASK_GRADE5 else REFERABLE_LABELS),
         "preprocessing": [dict(step) for step in content.preprocessing],
         "quality_gate": content.quality_gate,
         "operating_points": [dict(point) for point in content.operating_points],
@@ -119,7 +128,8 @@ def write_package(content: PackageContent, folder: Path) -> ModelSpec:
     if not _same_but_environment(folder / MODEL_JSON, document):
         text = json.dumps(document, indent=2) + "\n"
         (folder / MODEL_JSON).write_text(text, encoding="utf-8")
-    (folder / CARD_FILE).write_text(content.card, encoding="utf-8")
+    card = model_card(document) if content.card is None else content.card
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
     spec = load_model_spec(folder)
     verify_files(spec, folder)
     return spec

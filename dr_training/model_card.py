@@ -1,133 +1,225 @@
-"""Model cards as Markdown, from the same figures that go into `model.json`."""
+"""Model cards as Markdown, from what `model.json` says and nothing else.
+
+    >>> text = model_card(json.loads(Path("model/model.json").read_text()))
+
+A section without a figure behind it says so; none is made up.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dr_training.recipe import Recipe
-from inference_image.contract import GRADE_LABELS, NOT_ASSESSED
+from inference_image.contract import NOT_A_DEVICE, NOT_ASSESSED, TASK_GRADE5
 
 DEMO_NOTICE = "Demo model trained on drawn photographs only; not for clinical use."
 RANDOM_NOTICE = (
     "Its weights are random: for latency and cost measurements only, its grades mean nothing."
 )
+_FIGURES = (
+    ("Accuracy (5 grades)", "accuracy", 3),
+    ("Quadratic weighted kappa", "quadratic_weighted_kappa", 3),
+    ("AUC for referable DR (grade ≥ 2)", "referable_auc", 4),
+    ("Sensitivity at a specificity of 0.90", "sensitivity_at_0.90_specificity", 3),
+)
 
 
-def demo_card(
-    *,
-    model_id: str,
-    recipe: Recipe,
-    parameters: int,
-    size_bytes: int,
-    metrics: Mapping[str, Any],
-    operating_points: Sequence[Mapping[str, Any]],
-    float_agreement: float,
-) -> str:
-    """The card of the trained demo model."""
-    rows = "\n".join(
-        f"| {title} | {_interval(metrics[key], digits)} |"
-        for title, key, digits in (
-            ("Accuracy (5 grades)", "accuracy", 3),
-            ("Quadratic weighted kappa", "quadratic_weighted_kappa", 3),
-            ("AUC for referable DR (grade ≥ 2)", "referable_auc", 4),
+def model_card(document: Mapping[str, Any], *, pictures: Mapping[str, str] | None = None) -> str:
+    """The card of a package.
+
+    Args:
+        document: its `model.json`.
+        pictures: caption -> path relative to the card, of pictures that lie beside it.
+    """
+    notice = f"**{document['notice']}** " if document.get("notice") else ""
+    sections = [
+        f"# Model card: {document['id']}",
+        f"{notice}{NOT_A_DEVICE} {NOT_ASSESSED}",
+        _summary(document),
+        f"## Intended use\n{document.get('intended_use') or 'Not stated.'}",
+        _data(document),
+        _results(document),
+        *(f"![{caption}]({path})\n\n{caption}." for caption, path in (pictures or {}).items()),
+        _gate(document),
+        _limits(document),
+        _reproduce(document),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def estimate_words(estimate: Mapping[str, Any], digits: int = 3) -> str:
+    """`0.940 (0.910 to 0.970)`; without an interval where there is none."""
+    value, low, high = (estimate.get(name) for name in ("value", "low", "high"))
+    if value is None:
+        return "not defined (a class is empty)"
+    if low is None or high is None:
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _summary(document: Mapping[str, Any]) -> str:
+    graded = document["task"] == TASK_GRADE5
+    size = document["input_size_px"]
+    steps = " → ".join(step["step"] for step in document["preprocessing"])
+    network = document.get("network") or {}
+    parameters = network.get("parameters")
+    name = network.get("name", "not stated")
+    width = f", {network['alpha']:g} of the channels" if network.get("alpha", 1) != 1 else ""
+    files = document["files"]
+    rows = [
+        ("answers", "the grade, 0 to 4 (ICDR)" if graded else "referable or not (grade ≥ 2)"),
+        ("network", f"{name}{width}" + (f", {parameters:,} parameters" if parameters else "")),
+        ("input", f"{size} x {size} px; {steps or 'prepared already: no crop, no mask'}"),
+        ("quality gate", "on" if document.get("quality_gate") is not None else "none"),
+        ("temperature", f"{document['temperature']:g}"),
+        *((f"`{path}`", f"{entry['size_bytes']:,} bytes") for path, entry in sorted(files.items())),
+        ("licence", document.get("licence") or "not stated"),
+    ]
+    if variant := document.get("variant"):
+        rows.insert(2, ("variant", variant["kind"]))
+    return _table(("", ""), rows)
+
+
+def _data(document: Mapping[str, Any]) -> str:
+    provenance = document.get("provenance") or {}
+    lines = ["## Data", f"Trained on: {provenance.get('trained_on') or 'not stated'}."]
+    recipe = provenance.get("recipe") or {}
+    splits = [recipe[name] for name in ("train", "validation", "test") if name in recipe]
+    if splits:
+        lines += [
+            (
+                "Described, with pictures and with what is exaggerated, in "
+                "`docs/drawn-photographs.md`; prepared by the service's own preprocessing. One eye "
+                "per seed; no eye is in two splits."
+            ),
+            _table(
+                ("split", "eyes", "photographs", "first seed"),
+                [
+                    (
+                        split["name"],
+                        f"{split['eyes']:,}",
+                        f"{split['eyes'] * split['grades_per_eye']:,}",
+                        split["first_seed"],
+                    )
+                    for split in splits
+                ],
+            ),
+        ]
+    return "\n\n".join(lines)
+
+
+def _results(document: Mapping[str, Any]) -> str:
+    metrics = document.get("metrics")
+    points = document["operating_points"]
+    if not metrics:
+        rows = [
+            (f"`{point['name']}`", f"{point['threshold']:.4f}", point.get("chosen", "not stated"))
+            for point in points
+        ]
+        return (
+            "## Results\n\nNot measured: no figure of this model is known, and no operating point "
+            "is validated.\n\n" + _table(("operating point", "threshold", "chosen"), rows)
         )
+    figures = [
+        (title, estimate_words(metrics[key], digits))
+        for title, key, digits in _FIGURES
+        if key in metrics
+    ]
+    if "referable_calibration_error" in metrics:
+        figures.append(
+            ("Calibration error of P(referable)", f"{metrics['referable_calibration_error']:.4f}")
+        )
+    measured = metrics.get("operating_points", {})
+    rows = [
+        (
+            f"`{point['name']}`",
+            f"{point['threshold']:.4f}",
+            *(
+                estimate_words(measured[point["name"]][kind])
+                for kind in ("sensitivity", "specificity")
+            ),
+            point.get("chosen", "not stated"),
+        )
+        for point in points
+        if point["name"] in measured
+    ]
+    heading = (
+        f"## Results\n\nOn {metrics.get('data', 'data that are not stated')}, "
+        f"n = {metrics['photographs']:,}; in brackets: {metrics.get('interval', 'no interval')}."
     )
-    points = "\n".join(
-        f"| `{point['name']}` | {point['threshold']:.4f} | "
-        f"{_interval(metrics['operating_points'][point['name']]['sensitivity'])} | "
-        f"{_interval(metrics['operating_points'][point['name']]['specificity'])} |"
-        for point in operating_points
+    parts = [
+        heading,
+        _table(("figure", "value"), figures),
+        _table(("operating point", "threshold", "sensitivity", "specificity", "chosen"), rows),
+    ]
+    if "grade_agreement_int8_with_float" in metrics:
+        share = 100 * metrics["grade_agreement_int8_with_float"]
+        when = " (in the training's own run)" if "grade_agreement_from" in metrics else ""
+        parts.append(f"int8 and f32 say the same on {share:.1f} % of the validation split{when}.")
+    if confusion := metrics.get("confusion"):
+        labels = confusion["labels"]
+        counts = zip(labels, confusion["counts"], strict=True)
+        parts.append(
+            _table(("true ↓ predicted →", *labels), [(f"**{name}**", *row) for name, row in counts])
+        )
+    return "\n\n".join(parts)
+
+
+def _gate(document: Mapping[str, Any]) -> str:
+    gate = document.get("gate")
+    if not gate:
+        return ""
+    rows = [
+        (name, gate[name]["reference"], gate[name]["candidate"], gate[name]["fall_at_most"])
+        for name in ("sensitivity", "specificity", "auc", "kappa")
+        if gate.get(name) and gate[name].get("fall_at_most") is not None
+    ]
+    reasons = "".join(f" {reason}." for reason in gate["reasons"])
+    return (
+        f"## Against its reference\n\nThe gate's verdict beside `{gate['reference']['id']}` on "
+        f"{gate['data']}, n = {gate['photographs']:,}: **{gate['verdict']}**.{reasons}\n\n"
+        + _table(("figure", "reference", "this", "may have fallen by (95 %)"), rows)
     )
-    splits = "\n".join(
-        f"| {split.name} | {split.eyes:,} | {split.photographs:,} | {split.first_seed} |"
-        for split in (recipe.train, recipe.validation, recipe.test)
-    )
-    header = " | ".join(GRADE_LABELS)
-    side = recipe.input_size_px
-    counts = "\n".join(
-        f"| **{label}** | {' | '.join(str(n) for n in row)} |"
-        for label, row in zip(GRADE_LABELS, metrics["confusion"]["counts"], strict=True)
-    )
-    return f"""# Model card: {model_id}
-
-**{DEMO_NOTICE}** It is not a medical device. {NOT_ASSESSED}
-
-The model grades diabetic retinopathy on fundus photographs from 0 to 4 (ICDR scale). It has
-seen drawn photographs only. On a real photograph its answer shows that the deployment works
-and says nothing about the patient: no figure on this page holds for real photographs.
-
-## Network
-MobileNet (alpha {recipe.alpha:g}) with global average pooling, two dense layers of 128 and one of
-5 units: {parameters:,} parameters, int8, {size_bytes / 1e6:.2f} MB. Input: uint8 RGB,
-{side} by {side} pixels. Outputs: float logits, and the last feature map, for Grad-CAM.
-
-## Data
-Photographs drawn by `dr_training.drawing` (described, with pictures and with what is
-exaggerated, in `docs/drawn-photographs.md`) and prepared by the service's own preprocessing.
-One eye per seed; no eye is in two splits.
-
-| split | eyes | photographs | first seed |
-|---|---|---|---|
-{splits}
-
-## Results of the int8 model on the drawn test set
-n = {metrics["photographs"]:,}; in brackets the 95 % bootstrap interval.
-
-| figure | value |
-|---|---|
-{rows}
-
-| operating point | threshold | sensitivity | specificity |
-|---|---|---|---|
-{points}
-
-Temperature and thresholds were chosen on the validation split. The int8 model gives the same
-grade as the float model on {100 * float_agreement:.1f} % of the validation split.
-
-| true ↓ predicted → | {header} |
-|---|---|---|---|---|---|
-{counts}
-
-## Intended use
-Demonstration, tests and measurements of the deployment. Not to be used on patients, nor as a
-starting point for such a model: lesions are drawn larger and darker than many real ones, and
-nothing but diabetic retinopathy is drawn.
-
-## Reproduce
-```
-python -m dr_training.train_demo --out model_artifacts/{model_id}
-```
-Seeds, library versions and thread counts are in `model.json`. Another number of threads or
-another processor gives slightly other weights.
-"""
 
 
-def random_card(
-    *, model_id: str, network: str, alpha: float, parameters: int, size_bytes: int, command: str
-) -> str:
-    """The card of a package whose weights are random."""
-    width = f" (alpha {alpha:g})" if network == "mobilenet" else ""
-    return f"""# Model card: {model_id}
-
-**{RANDOM_NOTICE}** It is not a medical device. {NOT_ASSESSED}
-
-{network}{width} with global average pooling, two dense layers of 128 and one of 5 units:
-{parameters:,} parameters, int8, {size_bytes / 1e6:.2f} MB. The weights come from a seeded
-generator and were never trained, so there are no metrics and there is no validated operating
-point. Time, memory and cost of an inference do not depend on the weights' values, and those
-are what this package is for.
-
-`model.tflite` is too large to commit. `model.json`, which is committed, records its digest;
-this writes the file again:
-
-```
-{command}
-```
-
-The weights are the same on any machine; the converter's choice of scales may differ with
-another version of TensorFlow, and then the digest differs: commit the new `model.json`.
-"""
+def _limits(document: Mapping[str, Any]) -> str:
+    lines = [f"- {NOT_ASSESSED}"]
+    if document.get("head_file") and "feature_map" in document["outputs"]:
+        lines.append("- A heat map (Grad-CAM) shows what moved the answer, not where a lesion is.")
+    else:
+        lines.append("- It offers no heat map: it has no feature map, or no head that is known.")
+    if document["task"] != TASK_GRADE5:
+        lines.append("- It says referable or not, and no grade.")
+    if document.get("quality_gate") is None:
+        lines.append("- It grades whatever it is sent: no photograph is called ungradable.")
+    if document.get("notice") == DEMO_NOTICE:
+        lines.append(
+            "- It has seen drawn photographs only. On a real one its answer shows that the "
+            "deployment works and says nothing about the patient: no figure on this page holds "
+            "for real photographs. Lesions are drawn larger and darker than many real ones, and "
+            "nothing but diabetic retinopathy is drawn."
+        )
+    return "\n".join(["## What it cannot do", "", *lines])
 
 
-def _interval(estimate: Mapping[str, float], digits: int = 3) -> str:
-    value, low, high = (f"{estimate[name]:.{digits}f}" for name in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"
+def _reproduce(document: Mapping[str, Any]) -> str:
+    provenance = document.get("provenance") or {}
+    if not provenance.get("command"):
+        return ""
+    text = f"## Reproduce\n\n```\n{provenance['command']}\n```"
+    if "seed" in provenance:
+        return text + (
+            "\nThe file is too large to commit; this writes it again. The weights are the same on "
+            "any machine; the converter's choice of scales may differ with another version of "
+            "TensorFlow, and then the digest differs: commit the new `model.json`."
+        )
+    if "environment" in provenance:
+        return text + (
+            "\nSeeds, library versions and thread counts are in `model.json`. Another number of "
+            "threads or another processor gives slightly other weights."
+        )
+    return text
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)

@@ -8,9 +8,9 @@ number. `tf.lite` converts only; `ai_edge_litert` is what runs, here as in the s
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Final
 
 import keras
 import numpy as np
@@ -21,9 +21,19 @@ from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
-# The converter wants the outputs in a fixed order; the signature names them.
-LOGITS = "logits"
-FEATURES = "features"
+from dr_training.runner import FEATURES, LOGITS, Runner
+
+__all__ = ["FEATURES", "LOGITS", "VARIANTS", "InputScale", "Runner", "convert", "convert_variant"]
+
+
+# From one trained network: how its weights and its arithmetic are stored.
+F32: Final = "f32"
+FLOAT16: Final = "float16"
+DYNAMIC_RANGE: Final = "dynamic-range"
+INT8: Final = "int8"
+VARIANTS: Final = (F32, FLOAT16, DYNAMIC_RANGE, INT8)
+
+Inference = Callable[[tf.Tensor], Mapping[str, tf.Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,71 +52,104 @@ def convert(
     Args:
         network: from `networks.build_network` at `size_px`.
         size_px: side of the input.
-        calibration: representative photographs (n, S, S, 3) uint8, prepared by the service's
-            preprocessing. The first sample is padded to span 0..255, so that the input's scale
-            is 1 and its zero point 0.
+        calibration: as in `convert_variant`.
 
     Raises:
         ValueError: the converter chose another input scale than 1 and 0.
     """
 
+    def infer(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = network(pixels, training=False)
+        return {name: outputs[name] for name in (LOGITS, FEATURES)}
+
+    if calibration is None:
+        return convert_variant(infer, F32, size_px=size_px), None
+    model = convert_variant(infer, INT8, size_px=size_px, calibration=calibration)
+    return model, input_scale(model)
+
+
+def convert_variant(
+    infer: Inference,
+    variant: str,
+    *,
+    size_px: int,
+    calibration: NDArray[np.uint8] | None = None,
+) -> bytes:
+    """One of `VARIANTS` of a trained network, as a `.tflite`.
+
+    Args:
+        infer: pixels (1, S, S, 3), float RGB from 0 to 255, to outputs by name; their order is
+            kept and the signature has their names.
+        variant: `int8` takes bytes (uint8, scale 1, zero point 0) and computes in integers;
+            `dynamic-range` has int8 weights and float activations, `float16` weights of half the
+            width, `f32` changes nothing. All give float outputs.
+        size_px: side S of the input.
+        calibration: representative photographs (n, S, S, 3) uint8, prepared by the service's
+            preprocessing; `int8` needs them. The first is padded to span 0..255, so that the
+            input's scale is 1 and its zero point 0.
+
+    Raises:
+        ValueError: an unknown variant, no photographs for `int8`, or another input scale.
+    """
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}; got {variant!r}")
+    if variant == INT8 and (calibration is None or len(calibration) == 0):
+        raise ValueError("int8 needs representative photographs")
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        module = _frozen(infer, size_px)
+        tf.saved_model.save(module, folder, signatures=module.serve)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        if variant != F32:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if variant == FLOAT16:
+            converter.target_spec.supported_types = [tf.float16]
+        if variant == INT8:
+            converter.representative_dataset = lambda: _samples(calibration)
+            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+            converter.inference_input_type = tf.uint8
+            converter.inference_output_type = tf.float32
+        model = bytes(converter.convert())
+    if variant == INT8:
+        scale = input_scale(model)
+        if abs(scale.scale - 1) > 1e-6 or scale.zero_point != 0:
+            raise ValueError(
+                f"input scale is {scale.scale} and zero point {scale.zero_point}; 1 and 0 are "
+                "needed"
+            )
+    return model
+
+
+def input_scale(model: bytes) -> InputScale:
+    """How a quantised `.tflite` reads its input."""
+    scale, zero_point = Interpreter(model_content=model).get_input_details()[0]["quantization"]
+    return InputScale(scale=float(scale), zero_point=int(zero_point))
+
+
+def _frozen(infer: Inference, size_px: int) -> tf.Module:
+    """A module whose `serve` computes `infer` with constants for variables."""
     signature = tf.TensorSpec((1, size_px, size_px, 3), tf.float32, name="pixels")
+    names: list[str] = []
 
     @tf.function(input_signature=[signature])  # type: ignore[untyped-decorator]
-    def infer(pixels: tf.Tensor) -> list[tf.Tensor]:
-        outputs = network(pixels, training=False)
-        return [outputs["logits"], outputs["features"]]
+    def listed(pixels: tf.Tensor) -> list[tf.Tensor]:
+        outputs = infer(pixels)
+        names[:] = outputs
+        return list(outputs.values())
 
     # Constants instead of variables: the converter's calibration cannot read the latter.
-    frozen = convert_variables_to_constants_v2(infer.get_concrete_function())
+    frozen = convert_variables_to_constants_v2(listed.get_concrete_function())
 
     @tf.function(input_signature=[signature])  # type: ignore[untyped-decorator]
     def serve(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        logits, features = frozen(pixels)
-        return {LOGITS: logits, FEATURES: features}
+        return dict(zip(names, frozen(pixels), strict=True))
 
     module = tf.Module()
     module.serve = serve
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        tf.saved_model.save(module, folder, signatures=module.serve)
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
-        if calibration is None:
-            return converter.convert(), None
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.representative_dataset = lambda: _samples(calibration)
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
-        converter.inference_input_type = tf.uint8
-        converter.inference_output_type = tf.float32
-        model = converter.convert()
-    scale, zero_point = Interpreter(model_content=model).get_input_details()[0]["quantization"]
-    if abs(scale - 1) > 1e-6 or zero_point != 0:
-        raise ValueError(f"input scale is {scale} and zero point {zero_point}; 1 and 0 are needed")
-    return model, InputScale(scale=float(scale), zero_point=int(zero_point))
+    return module
 
 
-class Runner:
-    """Runs a `.tflite` on prepared photographs, one at a time, as the service does."""
-
-    def __init__(self, model: bytes | Path, *, threads: int = 2) -> None:
-        content = model if isinstance(model, bytes) else model.read_bytes()
-        self._interpreter = Interpreter(model_content=content, num_threads=threads)
-        self._run = self._interpreter.get_signature_runner()
-        details = self._run.get_input_details()
-        (self._name,) = details
-        self._dtype = details[self._name]["dtype"]
-
-    def __call__(self, pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float32], ...]:
-        """Logits (n, 5) and pooled features (n, channels) of photographs (n, S, S, 3)."""
-        logits, pooled = [], []
-        for photograph in pixels:
-            outputs = self._run(**{self._name: photograph[None].astype(self._dtype)})
-            logits.append(outputs[LOGITS][0].copy())
-            pooled.append(outputs[FEATURES][0].mean(axis=(0, 1)))
-        return np.stack(logits), np.stack(pooled)
-
-
-def _samples(calibration: NDArray[np.uint8]) -> Iterator[list[NDArray[np.float32]]]:
-    for index, photograph in enumerate(calibration):
+def _samples(calibration: NDArray[np.uint8] | None) -> Iterator[list[NDArray[np.float32]]]:
+    for index, photograph in enumerate(() if calibration is None else calibration):
         sample = photograph.astype(np.float32)
         if index == 0:
             sample[0, 0], sample[0, 1] = 0.0, 255.0
@@ -114,7 +157,7 @@ def _samples(calibration: NDArray[np.uint8]) -> Iterator[list[NDArray[np.float32
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hide what the converter writes to the process's standard error; keep Python's own."""
     saved = os.dup(2)
     with open(os.devnull, "wb") as sink:  # noqa: PTH123 - a descriptor is needed, not a path

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dr_training.export import PackageContent, environment, write_package
-from dr_training.model_card import RANDOM_NOTICE, random_card
+from dr_training.model_card import RANDOM_NOTICE
 from dr_training.recipe import Recipe
 
 SEED = 20_261_128
@@ -121,14 +121,6 @@ def write_random_package(
             model=model,
             # A heat map of random weights would only look like an explanation.
             head=(),
-            card=random_card(
-                model_id=model_id,
-                network=network_name,
-                alpha=alpha,
-                parameters=parameters,
-                size_bytes=len(model),
-                command=command,
-            ),
         ),
         out,
     )

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from dr_training import evaluate
 from dr_training.dataset import DrawnData, ensure_split, load_shards
+from dr_training.evaluation import roc_points
 from dr_training.export import DenseLayer, PackageContent, environment, write_package
-from dr_training.model_card import DEMO_NOTICE, demo_card
+from dr_training.model_card import DEMO_NOTICE
 from dr_training.operating_points import operating_points
-from dr_training.recipe import Recipe, quick
-from inference_image.contract import REFERABLE_FROM_GRADE
+from dr_training.recipe import Recipe, quick, small
+from inference_image.contract import REFERABLE_FROM_GRADE, TASK_GRADE5, TASKS
 
 HIGH_SENSITIVITY = 0.98
 HIGH_SPECIFICITY = 0.98
@@ -42,9 +43,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--float-out", type=Path, help="folder for the f32 package too: the reference of the gate"
     )
+    parser.add_argument(
+        "--small",
+        choices=("mobilenet", "vgg19-small"),
+        help="a smaller network on fewer photographs (see `recipe.small`)",
+    )
+    parser.add_argument("--alpha", type=float, help="share of the channels, with --small")
+    parser.add_argument("--task", choices=TASKS, default=TASK_GRADE5)
     parser.add_argument("--quick", action="store_true", help="a few photographs and steps only")
     options = parser.parse_args(arguments)
-    recipe = quick(Recipe()) if options.quick else Recipe()
+    if (options.small is None) != (options.alpha is None):
+        parser.error("--small and --alpha belong together")
+    recipe = Recipe()
+    if options.small:
+        recipe = small(recipe, network=options.small, alpha=options.alpha)
+    if options.quick:
+        recipe = quick(recipe)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         import tensorflow as tf
@@ -63,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         cache=options.cache,
         threads=options.threads,
         float_out=options.float_out,
+        task=options.task,
     )
     return 0
 
@@ -75,6 +90,7 @@ def train_demo(
     cache: Path,
     threads: int,
     float_out: Path | None = None,
+    task: str = TASK_GRADE5,
 ) -> None:
     """Draw, train, quantise, measure and write the package; reports on standard output."""
     import keras
@@ -87,15 +103,20 @@ def train_demo(
         for split in (recipe.train, recipe.validation, recipe.test)
     )
     network, maps = _trained_backbone(loop, recipe, train, cache=cache, threads=threads)
+    if task != TASK_GRADE5:
+        network = _with_head_for(task, network, recipe)
     # Each stage starts from its own seed, so that it does the same after a cached one.
     keras.utils.set_random_seed(recipe.seed + 1)
     loop.settle_normalisation(network, train, recipe)
     backbone, _ = convert(network, size_px=recipe.input_size_px, calibration=None)
     features, grades = _head_features(loop, Runner(backbone, threads=threads), train, recipe)
+    classes = targets(grades, task)
     keras.utils.set_random_seed(recipe.seed + 2)
-    loop.train_head(network, features, grades, recipe, report=_say)
+    loop.train_head(network, features, classes, recipe, report=_say)
     keras.utils.set_random_seed(recipe.seed + 3)
-    loop.train_whole(network, maps, train, recipe, report=_say)
+    loop.train_whole(
+        network, maps, replace(train, grades=targets(train.grades, task)), recipe, report=_say
+    )
     finish(
         network,
         recipe,
@@ -106,7 +127,15 @@ def train_demo(
         model_id=model_id,
         threads=threads,
         float_out=float_out,
+        task=task,
     )
+
+
+def targets(grades: NDArray[np.int64], task: str) -> NDArray[np.int64]:
+    """The true class of each photograph: its grade, or whether it is referable (0 or 1)."""
+    if task == TASK_GRADE5:
+        return grades
+    return (grades >= REFERABLE_FROM_GRADE).astype(np.int64)
 
 
 def finish(
@@ -120,6 +149,7 @@ def finish(
     model_id: str,
     threads: int,
     float_out: Path | None = None,
+    task: str = TASK_GRADE5,
 ) -> None:
     """Quantise with training photographs, choose on validation, measure on test, write."""
     from dr_training.networks import head_layers
@@ -131,15 +161,25 @@ def finish(
     model, _ = convert(network, size_px=recipe.input_size_px, calibration=train.pixels[chosen])
     floating, _ = convert(network, size_px=recipe.input_size_px, calibration=None)
     _say(f"int8 model: {len(model):,} bytes")
-    int8 = _Measured.of("int8", model, validation=validation, test=test, threads=threads)
-    f32 = _Measured.of("f32", floating, validation=validation, test=test, threads=threads)
-    agreement = float(np.mean(int8.grades == f32.grades))
+    both: dict[str, Any] = {
+        "validation": validation,
+        "test": test,
+        "task": task,
+        "threads": threads,
+    }
+    int8 = Measured.of("int8", model, **both)
+    f32 = Measured.of("f32", floating, **both)
+    agreement = float(np.mean(int8.classes == f32.classes))
     parameters = network.count_params()
     head = [DenseLayer(kernel=w, bias=b) for w, b in map(_weights, head_layers(network))]
     packages = [(int8, out, model_id)]
     if float_out is not None:
         packages.append((f32, float_out, f"{model_id}-f32"))
     command = f"python -m dr_training.train_demo --out model_artifacts/{model_id}"
+    if recipe.network != Recipe().network or recipe.alpha != Recipe().alpha:
+        command += f" --small {recipe.network} --alpha {recipe.alpha:g}"
+    if task != TASK_GRADE5:
+        command += f" --task {task}"
     for measured, folder, name in packages:
         metrics = {
             "data": "drawn photographs of seeds that training and validation never saw",
@@ -167,46 +207,48 @@ def finish(
                 },
                 model=measured.model,
                 head=head,
-                card=demo_card(
-                    model_id=name,
-                    recipe=recipe,
-                    parameters=parameters,
-                    size_bytes=len(measured.model),
-                    metrics=metrics,
-                    operating_points=measured.points,
-                    float_agreement=agreement,
-                ),
+                task=task,
             ),
             folder,
         )
         for figure in ("accuracy", "quadratic_weighted_kappa", "referable_auc"):
-            _say(f"{measured.kind} {figure}: {metrics[figure]}")
+            if figure in metrics:
+                _say(f"{measured.kind} {figure}: {metrics[figure]}")
         _say(f"wrote {folder} ({spec.sha256[:12]})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Measured:
+class Measured:
     """A variant with its own temperature and thresholds (validation) and figures (test)."""
 
     kind: str
     model: bytes
-    grades: NDArray[np.intp]
+    classes: NDArray[np.intp]
     temperature: float
     points: list[dict[str, Any]]
     metrics: dict[str, Any]
 
     @classmethod
     def of(
-        cls, kind: str, model: bytes, *, validation: DrawnData, test: DrawnData, threads: int
-    ) -> "_Measured":
-        from dr_training.quantise import Runner
+        cls,
+        kind: str,
+        model: bytes,
+        *,
+        validation: DrawnData,
+        test: DrawnData,
+        task: str,
+        threads: int,
+    ) -> "Measured":
+        from dr_training.runner import Runner
 
         runner = Runner(model, threads=threads)
         logits, _ = runner(validation.pixels)
-        temperature = evaluate.fit_temperature(logits, validation.grades)
+        temperature = evaluate.fit_temperature(logits, targets(validation.grades, task))
         points = choose_operating_points(logits, validation.grades, temperature)
+        answers = runner(test.pixels)[0]
+        score = evaluate.referable_score(evaluate.softmax(answers, temperature))
         metrics = evaluate.grader_metrics(
-            runner(test.pixels)[0],
+            answers,
             test.grades,
             temperature=temperature,
             thresholds={point["name"]: point["threshold"] for point in points},
@@ -214,10 +256,13 @@ class _Measured:
         return cls(
             kind=kind,
             model=model,
-            grades=logits.argmax(axis=1),
+            classes=logits.argmax(axis=1),
             temperature=temperature,
             points=points,
-            metrics=dict(metrics),
+            metrics={
+                **metrics,
+                "roc": roc_points(test.grades >= REFERABLE_FROM_GRADE, score),
+            },
         )
 
 
@@ -252,14 +297,24 @@ def _trained_backbone(
     return network, maps
 
 
-def _network(recipe: Recipe, size_px: int) -> Any:
-    from dr_training.networks import build_network
+def _with_head_for(task: str, graded: Any, recipe: Recipe) -> Any:
+    """The same backbone, which learned lesions and no task yet, under another head."""
+    network = _network(recipe, recipe.input_size_px, task)
+    for layer in network.layers:
+        if layer.weights and not layer.name.startswith("head_"):
+            layer.set_weights(graded.get_layer(layer.name).get_weights())
+    return network
 
-    return build_network(
+
+def _network(recipe: Recipe, size_px: int, task: str = TASK_GRADE5) -> Any:
+    from dr_training.demo_networks import demo_network
+
+    return demo_network(
         recipe.network,
         input_size_px=size_px,
         alpha=recipe.alpha,
         dense_units=recipe.dense_units,
+        task=task,
     )
 
 

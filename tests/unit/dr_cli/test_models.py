@@ -1,5 +1,6 @@
 """`dr model inspect` and `dr draw` when all is well."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -25,6 +26,37 @@ def test_inspect_shows_a_folder_an_archive_and_what_is_not_on_disk(
     (tmp_path / "incomplete" / "model.tflite").unlink()
     inspect(tmp_path / "incomplete")
     assert "not on disk: model.tflite" in capsys.readouterr().out
+
+
+def test_inspect_shows_a_model_without_a_description_and_a_gated_variant(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = repository / "tests" / "data" / "tiny-model"
+    shutil.copy(tiny / "model.tflite", tmp_path / "theirs.tflite")
+    inspect(tmp_path / "theirs.tflite")
+    alone = " ".join(capsys.readouterr().out.split())
+    assert "Served without model.json" in alone
+    assert "heat map no" in alone
+    shutil.copytree(tiny, tmp_path / "variant")
+    document = json.loads((tiny / "model.json").read_text())
+    document["input"] = {"channel_order": "bgr", "scale": 0.5}
+    document["variant"] = {"kind": "int8", "from": {"id": "the-source"}}
+    document["gate"] = {
+        "verdict": "refused",
+        "reasons": ["too many lost"],
+        "reference": {"id": "the-f32"},
+        "data": "site images",
+    }
+    (tmp_path / "variant" / "model.json").write_text(json.dumps(document))
+    inspect(tmp_path / "variant")
+    shown = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "BGR, pixel * (0.5) + (0)",
+        "int8 of the-source",
+        "refused beside the-f32 on site images (too many lost)",
+        "heat map yes",
+    ):
+        assert words in shown, words
 
 
 def test_drawn_photographs_are_named_by_grade_and_seed_and_repeat(

@@ -16,6 +16,7 @@ from dr_training.evaluate import (
     quadratic_weighted_kappa,
     referable_score,
     sensitivity,
+    sensitivity_at_specificity,
     softmax,
     specificity,
     threshold_for_sensitivity,
@@ -137,5 +138,32 @@ def test_grader_metrics_of_a_perfect_grader() -> None:
     perfect = {"value": 1.0, "low": 1.0, "high": 1.0}
     for name in ("accuracy", "quadratic_weighted_kappa", "referable_auc"):
         assert metrics[name] == perfect
-    assert metrics["operating_points"] == {"one": {"sensitivity": perfect, "specificity": perfect}}
+    # All of 30 referable and of 20 other photographs: Clopper-Pearson, not certainty.
+    assert metrics["operating_points"] == {
+        "one": {
+            "sensitivity": {**perfect, "low": round(0.025 ** (1 / 30), 4)},
+            "specificity": {**perfect, "low": round(0.025 ** (1 / 20), 4)},
+        }
+    }
     assert metrics["photographs"] == 50
+
+
+def test_the_sensitivity_at_a_specificity_of_a_case_worked_by_hand() -> None:
+    # Of ten others the highest scores 0.9; nine lie below 0.5, and so do two of four referable.
+    positive = np.array([False] * 10 + [True] * 4)
+    score = np.array([0.1] * 9 + [0.9] + [0.05, 0.08, 0.5, 0.95])
+    assert sensitivity_at_specificity(positive, score, 0.90) == 0.5
+    assert sensitivity_at_specificity(positive, score, 1.00) == 0.25
+    assert math.isnan(sensitivity_at_specificity(np.array([True, True]), np.array([0.1, 0.2])))
+
+
+def test_a_referral_model_is_measured_on_its_decision_alone() -> None:
+    truth = np.array([0, 1, 2, 3, 4, 0] * 10)
+    logits = np.stack([np.zeros(60), np.where(truth >= 2, 2.0, -2.0)], axis=1)
+    figures = grader_metrics(logits, truth, temperature=1.0, thresholds={"even": 0.5})
+    assert "accuracy" not in figures
+    assert "confusion" not in figures
+    assert figures["operating_points"]["even"]["sensitivity"]["value"] == 1.0
+    # 30 of 30: exact, not certain.
+    low = figures["operating_points"]["even"]["sensitivity"]["low"]
+    assert low == pytest.approx(0.025 ** (1 / 30), abs=1e-4)

@@ -10,7 +10,7 @@ from dr_training import random_package, sheets, train_demo
 from dr_training.evaluate import referable_score, sensitivity, softmax, specificity
 from dr_training.export import DenseLayer, PackageContent, environment, write_package
 from dr_training.lesions import GRADES
-from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE, random_card
+from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE, model_card
 from dr_training.recipe import Recipe
 from dr_training.train_demo import HIGH_SENSITIVITY, HIGH_SPECIFICITY, choose_operating_points
 from inference_image.contract import NOT_ASSESSED
@@ -120,18 +120,30 @@ def test_grades_far_apart_still_give_the_more_sensitive_point_the_lower_threshol
         assert specificity(positive, score >= row["threshold"]) >= HIGH_SPECIFICITY
 
 
-def test_cards_say_what_the_model_is_not() -> None:
-    card = random_card(
-        model_id="vgg19-demo",
-        network="vgg19",
-        alpha=1.0,
-        parameters=20_107_205,
-        size_bytes=20_000_000,
-        command="python -m dr_training.random_package",
-    )
-    assert RANDOM_NOTICE in card
-    assert NOT_ASSESSED in card
-    assert "20,107,205" in card
+def test_a_card_says_what_the_package_is_not_and_invents_no_figure(tmp_path: Path) -> None:
+    write_package(_content(notice=RANDOM_NOTICE, head=(), card=None), tmp_path)
+    card = (tmp_path / "MODEL_CARD.md").read_text()
+    document = json.loads((tmp_path / "model.json").read_text())
+    assert card == model_card(document)
+    for words in (RANDOM_NOTICE, NOT_ASSESSED, "Not measured", "offers no heat map"):
+        assert words in card
+    assert "Accuracy" not in card
+    gated = {
+        "reference": {"id": "the-f32"},
+        "data": "held-out images",
+        "photographs": 40,
+        "verdict": "refused",
+        "reasons": ["sensitivity may have fallen by 0.2000, more than 0.02"],
+        "sensitivity": {"reference": 0.9, "candidate": 0.8, "fall_at_most": 0.2},
+    }
+    told = model_card({**document, "gate": gated, "task": "referable"})
+    assert "**refused**. sensitivity may have fallen by 0.2000" in told
+    assert "says referable or not, and no grade" in told
+
+
+def test_a_referral_package_has_its_own_two_labels(tmp_path: Path) -> None:
+    spec = write_package(_content(task="referable"), tmp_path)
+    assert (spec.task, spec.labels) == ("referable", ("Not referable", "Referable"))
 
 
 @pytest.mark.parametrize(
