@@ -114,8 +114,8 @@ def test_all_frameworks_learn_alike(trained: dict[str, dict[str, Any]]) -> None:
     """After an epoch of steps with momentum their losses are still the same."""
     first = {name: notes["epochs"][0]["first_loss"] for name, notes in trained.items()}
     later = {name: notes["epochs"][1]["first_loss"] for name, notes in trained.items()}
-    assert max(later.values()) - min(later.values()) < 5e-3, later
-    assert all(abs(later[name] - first[name]) > 2e-2 for name in later), (first, later)
+    assert max(later.values()) - min(later.values()) < 1e-4, later
+    assert all(abs(later[name] - first[name]) > 1e-3 for name in later), (first, later)
 
 
 @pytest.mark.parametrize("framework", ["PyTorch", "TensorFlow", "MXNet"])
@@ -141,6 +141,8 @@ def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, framework: str) -> None
 def test_the_referral_study_from_photographs_to_means(tmp_path: Path) -> None:
     text = read_study(Path("referral-small"), repetitions=1).text
     text = text.replace("drawn_photographs = 60", "drawn_photographs = 20")
+    # So that the learning rate falls within the run, which every replica must hear of.
+    text = text.replace("[referral]", "[referral]\ndrop_rate_after = 1")
     text = text.replace("size = 96", "size = 32").replace(
         'referral = ".venv-training/bin/python"', f'referral = "{sys.executable}"'
     )

@@ -48,7 +48,7 @@ def train(spec: dict[str, Any], record: Record, out: Path) -> None:
         parameters=model.count_params(),
         replicas=strategy.num_replicas_in_sync,
     )
-    best, since = np.inf, 0
+    best, since, rate = np.inf, 0, float(chosen["learning_rate"])
     for epoch in range(chosen["epochs"]):
         with record.epoch() as noted:
             noted["loss"] = _epoch(strategy, step, training, spec, epoch)
@@ -63,8 +63,11 @@ def train(spec: dict[str, Any], record: Record, out: Path) -> None:
         else:
             since += 1
             if since % spec["drop_rate_after"] == 0:
-                optimizer.learning_rate = float(optimizer.learning_rate) * _DROP
-        noted["learning_rate"] = float(optimizer.learning_rate)
+                rate *= _DROP
+                # One copy for each replica: set where the strategy can reach them all.
+                with strategy.scope():
+                    optimizer.learning_rate.assign(rate)
+        noted["learning_rate"] = rate
         record.save()
 
 
