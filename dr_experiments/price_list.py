@@ -6,8 +6,9 @@
 Only what is recognised is taken: a product whose usage type, unit or currency is another one is
 passed over or named in `refused`, and two prices for one thing are a refusal, never a choice.
 Usage types: https://github.com/infracost/infracost/blob/057e158b6704fbf067e451539eceb5fa860d05dd/internal/resources/aws/sagemaker_endpoint_configuration.go
-(read on 2026-11-28); `Tsform` of batch transform and the reading of `Host` for asynchronous
-endpoints are from bills that people have published. Tried against a stub only.
+(read on 2026-11-28). `Tsform` for batch transform and `Host` for asynchronous endpoints are our
+reading, without a source: compare the rows with the console before you rely on them. Tried against
+a stub only.
 """
 
 import json

@@ -17,7 +17,7 @@ from dr_experiments.load import (
     open_loop,
     poisson_arrivals,
 )
-from dr_experiments.statistics import summarise
+from dr_experiments.statistics import Summary, summarise
 from dr_experiments.targets import UrlTarget
 from tests.unit.dr_experiments.fakes import PAYLOAD
 from tests.unit.dr_experiments.http_fakes import served
@@ -31,7 +31,7 @@ def test_a_stall_is_hidden_by_the_closed_loop_and_seen_by_the_open_one() -> None
     def stalled_once() -> "tuple[float, threading.Lock]":
         return time.perf_counter() + 0.5, threading.Lock()
 
-    def p99(loop: str) -> float:
+    def summary(loop: str) -> Summary:
         freeze_at, gate = stalled_once()
         state = {"frozen": False}
 
@@ -55,13 +55,12 @@ def test_a_stall_is_hidden_by_the_closed_loop_and_seen_by_the_open_one() -> None
                 times = [m.response_time_s for m in result.measurements]
             assert not result.failures
             assert state["frozen"]
-            return summarise([t for t in times if t is not None]).p99
+            return summarise([t for t in times if t is not None])
 
-    closed, opened = p99("closed"), p99("open")
-    # One of the user's requests is slow, which is below one in a hundred; of the arrivals, all
-    # those that came during the stall are.
-    assert closed < 0.2 * STALL_S
-    assert opened > 0.7 * STALL_S
+    # One of the user's requests is slow, which is below one in a hundred unless the machine is
+    # busy, and then below one in twenty; of the arrivals, all those that came during the stall are.
+    assert summary("closed").p95 < 0.2 * STALL_S
+    assert summary("open").p99 > 0.7 * STALL_S
 
 
 def test_a_request_that_finds_all_senders_busy_is_measured_from_its_arrival() -> None:
