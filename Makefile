@@ -69,8 +69,13 @@ bench-image: setup ## Build the images and measure them (TENSORFLOW=1: that one,
 nginx: setup
 	@$(BIN)/python tools/fetch_nginx.py
 
+# Tests that start nothing run in as many processes as there are CPUs; those that start services,
+# the CDK CLI and the local AWS run by themselves afterwards.
+SELF_CONTAINED := tests/unit tests/snapshot tests/property tests/architecture
 test: check lambda-emulator nginx ## All static checks and the test suite (no Docker, no AWS account)
-	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws --cov --cov-report=term:skip-covered --durations=10
+	$(BIN)/python -m pytest $(SELF_CONTAINED) --numprocesses=auto --dist=worksteal --cov --cov-report= --durations=10
+	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws $(SELF_CONTAINED:%=--ignore=%) \
+		--cov --cov-append --cov-report=term:skip-covered --durations=10
 
 test-slow: setup-training setup-study lambda-emulator nginx .image-tools/.stamp ## What needs another framework, a Docker engine or a browser
 	$(TRAINING)/python -m pytest tests/slow --durations=10 -o faulthandler_timeout=2400

@@ -34,6 +34,9 @@ os.environ["PATH"] = os.pathsep.join(
 os.environ.setdefault("CDK_VALIDATION", "false")
 
 
+# Text is as wide as in a pipe, in the workers of pytest-xdist as well, which are told a width.
+os.environ.pop("COLUMNS", None)
+
 # How fast an example runs says how busy the machine is. (In CI the library's own profile says so.)
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 if not os.environ.get("CI"):

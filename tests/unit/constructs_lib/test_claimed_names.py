@@ -2,6 +2,7 @@
 
 import aws_cdk as cdk
 import pytest
+from aws_cdk.assertions import Template
 
 from constructs_lib import (
     AlarmOptions,
@@ -111,5 +112,10 @@ def test_a_refused_endpoint_keeps_no_name() -> None:
 
 
 def test_names_of_different_apps_have_nothing_to_do_with_each_other() -> None:
-    for _ in range(2):
-        serverless(new_stack(), "grader")
+    stacks = [new_stack() for _ in range(2)]
+    for stack in stacks:
+        serverless(stack, "grader")
+    for stack in stacks:
+        Template.from_stack(stack).has_resource_properties(
+            "AWS::SageMaker::Endpoint", {"EndpointName": "grader"}
+        )

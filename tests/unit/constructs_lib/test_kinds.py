@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aws_cdk import aws_kms as kms
+from aws_cdk.assertions import Template
 
 from constructs_lib import (
     AlarmOptions,
@@ -103,6 +104,7 @@ def test_options_of_the_right_kind_are_no_fault() -> None:
         alarms=None,
         tags={},
     )
+    Template.from_stack(stack).resource_count_is("AWS::SageMaker::Endpoint", 1)
 
 
 def test_without_a_model_only_a_function_can_be() -> None:
@@ -198,8 +200,9 @@ def test_other_constructs_name_what_is_wrong(name: str) -> None:
 def test_folders_may_be_text_or_paths(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
     stack = new_stack()
-    InferenceImageRepo(stack, "Path", directory=tmp_path).image(architecture="amd64")
-    InferenceImageRepo(stack, "Text", directory=str(tmp_path)).image(architecture="amd64")
+    by_path = InferenceImageRepo(stack, "Path", directory=tmp_path).image(architecture="amd64")
+    by_text = InferenceImageRepo(stack, "Text", directory=str(tmp_path)).image(architecture="amd64")
+    assert stack.resolve(by_path.uri) == stack.resolve(by_text.uri)
 
 
 def test_a_probability_is_no_grade() -> None:
