@@ -146,7 +146,9 @@ def test_ctrl_c_keeps_the_records_of_what_was_measured(
         measured += 1
         if measured == 3:
             # Where threads send, the signal comes to the one that waits for them.
-            signal.raise_signal(signal.SIGINT)
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGINT)
         return plain(client, payload)
 
     monkeypatch.setattr(Client, "measure", measure)
