@@ -239,3 +239,25 @@ def test_a_saved_model_is_wrapped_with_its_classes_in_the_order_of_the_grades(
         )
         grades.append(int(done.stdout.split()[-1]))
     assert grades[0] == (grades[1] if labels == "0,1,2,3,4" else 4 - grades[1])
+
+
+@pytest.mark.timeout(1800)
+def test_the_command_as_typed_wraps_a_keras_file(
+    made: tuple[Path, dict[str, Any]], training_python: Path, repository: Path, tmp_path: Path
+) -> None:
+    command = ["model", "import", str(made[0] / "theirs.keras"), "--out", str(tmp_path / "package")]
+    words = "--labels 0,1,2,3,4 --scaling 0..255 --channel-order rgb --preparation none"
+    done = subprocess.run(
+        [str(repository / ".venv" / "bin" / "dr"), *command, *words.split()],
+        cwd=repository,
+        env={**os.environ, "DR_TRAINING_PYTHON": str(training_python)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+    spec = load_model_spec(tmp_path / "package")
+    verify_files(spec, tmp_path / "package")
+    assert spec.outputs == {"logits": "logits", "feature_map": "features"}
