@@ -34,14 +34,8 @@ from tests.service_harness import (
 tf = pytest.importorskip("tensorflow")
 
 SIZE_PX = 64
+# As `conftest.py` has told TensorFlow.
 THREADS = 1
-
-
-@pytest.fixture(scope="module", autouse=True)
-def threads() -> None:
-    """One number of threads for all models of this process, set before TensorFlow begins."""
-    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def keras_network(*, softmax: bool = True, units: int = 5, rescaling: bool = False) -> Any:
