@@ -73,6 +73,8 @@ nginx: setup
 # the CDK CLI and the local AWS run by themselves afterwards.
 SELF_CONTAINED := tests/unit tests/snapshot tests/property tests/architecture
 test: check lambda-emulator nginx ## All static checks and the test suite (no Docker, no AWS account)
+	@# In a fresh environment nothing is compiled: one process does it before two need it at once.
+	@$(BIN)/python -c "import app"
 	$(BIN)/python -m pytest $(SELF_CONTAINED) --numprocesses=auto --dist=worksteal --cov --cov-report= --durations=10
 	$(BIN)/python -m pytest tests --ignore=tests/slow --ignore=tests/aws $(SELF_CONTAINED:%=--ignore=%) \
 		--cov --cov-append --cov-report=term:skip-covered --durations=10

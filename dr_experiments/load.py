@@ -202,15 +202,19 @@ def closed_loop(
             if think_s:
                 stop.wait(think_s)
 
+    def come_and_go(user: int) -> None:
+        # Each closes its own connection: after Ctrl-C some still wait for an answer on theirs.
+        try:
+            live(user)
+        finally:
+            clients[user].close()
+
     scenario = "load-" + type(shape).__name__.lower()
     try:
-        _run([threading.Thread(target=live, args=(user,)) for user in range(shape.most)], stop)
+        _run([threading.Thread(target=come_and_go, args=(u,)) for u in range(shape.most)], stop)
     except KeyboardInterrupt:
         # Requests that are under way stay out: their answers are not waited for.
         raise InterruptedScenario(_result(scenario, clients[0], log)) from None
-    finally:
-        for client in clients:
-            client.close()
     return _result(scenario, clients[0], log)
 
 
@@ -305,8 +309,9 @@ class Senders:
             wanted = self._open > len(self._threads) and len(self._threads) < self._most
         if wanted:
             thread = threading.Thread(target=self._work, daemon=True)
-            self._threads.append(thread)
             thread.start()
+            # Only now: `finish` waits for each, and Ctrl-C may come before one has begun.
+            self._threads.append(thread)
         self._due.put((intended_offset_s, token))
 
     def abandon(self) -> None:
@@ -352,10 +357,10 @@ def drained(log: "queue.SimpleQueue[Measurement]") -> Iterator[Measurement]:
 
 
 def _run(threads: Sequence[threading.Thread], stop: threading.Event) -> None:
-    for thread in threads:
-        thread.daemon = True
-        thread.start()
     try:
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
         for thread in threads:
             thread.join()
     finally:

@@ -145,6 +145,23 @@ def manifest_of(stack: cdk.Stack) -> dict[str, Any]:
     return manifest
 
 
+def warnings_in(stack: cdk.Stack) -> list[str]:
+    """Warnings of `stack` and all that is in it, as the CDK command line reads them."""
+    root = stack.node.root
+    assert isinstance(root, cdk.App)
+    directory = Path(root.synth().directory)
+    artifact = json.loads((directory / "manifest.json").read_text())["artifacts"][stack.artifact_id]
+    metadata = artifact.get("metadata", {})
+    if told := artifact.get("additionalMetadataFile"):
+        metadata = json.loads((directory / told).read_text())
+    return [
+        str(entry["data"])
+        for entries in metadata.values()
+        for entry in entries
+        if entry["type"] == "aws:cdk:warning"
+    ]
+
+
 def resources(template: Template, kind: str) -> dict[str, Any]:
     """Resources of one type by logical id."""
     return {

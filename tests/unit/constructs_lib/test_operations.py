@@ -6,7 +6,6 @@ from typing import Any
 
 import aws_cdk as cdk
 import pytest
-from aws_cdk import assertions
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_ec2 as ec2
@@ -39,6 +38,7 @@ from tests.constructs_fixtures import (
     resources,
     statements,
     template_of,
+    warnings_in,
 )
 
 CONFIG = "AWS::SageMaker::EndpointConfig"
@@ -92,8 +92,7 @@ def made(make: Make, **props: Any) -> Template:
 def warnings_of(make: Make, *, env: cdk.Environment | None = None, **props: Any) -> list[str]:
     stack = new_stack() if env is None else new_stack(env=env)
     make(stack, **props)
-    found = assertions.Annotations.from_stack(stack).find_warning("*", assertions.Match.any_value())
-    return [str(message.entry.data) for message in found]
+    return warnings_in(stack)
 
 
 # --- Refusals -----------------------------------------------------------------------------------

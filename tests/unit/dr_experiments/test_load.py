@@ -17,6 +17,7 @@ from dr_experiments.load import (
     open_loop,
     poisson_arrivals,
 )
+from dr_experiments.scenarios import InterruptedScenario
 from dr_experiments.statistics import Summary, summarise
 from dr_experiments.targets import UrlTarget
 from tests.unit.dr_experiments.fakes import PAYLOAD
@@ -94,6 +95,37 @@ def test_failures_of_a_load_are_counted_and_not_averaged() -> None:
     starts = [m.start_offset_s for m in result.measurements]
     assert starts == sorted(starts)
     assert starts[-1] < 0.4
+
+
+@pytest.mark.parametrize("loop", ["closed", "open"])
+def test_ctrl_c_while_the_users_come_ends_those_who_came(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal between two threads' starts once left the first one sending for the whole time."""
+    plain = threading.Thread.start
+    senders: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        if threading.current_thread() is threading.main_thread():
+            if senders:
+                raise KeyboardInterrupt
+            senders.append(thread)
+        plain(thread)
+
+    with served(lambda number: 0.05) as (url, _):
+        monkeypatch.setattr(threading.Thread, "start", start)
+
+        def make() -> Client:
+            return Client(UrlTarget(url))
+
+        begin = {
+            "closed": lambda: closed_loop(make, PAYLOAD, Constant(users=2, duration_s=30.0)),
+            "open": lambda: open_loop(make, PAYLOAD, [0.0, 0.001, 29.0]),
+        }[loop]
+        with pytest.raises(InterruptedScenario):
+            begin()
+        senders[0].join(5)
+        assert not senders[0].is_alive()
 
 
 def test_users_think_between_requests() -> None:
