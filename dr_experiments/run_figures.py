@@ -163,6 +163,11 @@ def series_figure(group: Group, words: Words) -> Any:
     return figure
 
 
+def _kind(number: int, kinds: Sequence[str]) -> str:
+    """Marker or dashes of a series: with its colour, another pair for each of the first 32."""
+    return kinds[(number + number // len(_COLOURS)) % len(kinds)]
+
+
 def cost_figure(
     found: Sequence[Measured], month: Month, requests: int, words: Words, names: Sequence[str]
 ) -> Any:
@@ -178,8 +183,8 @@ def cost_figure(
             axes.errorbar(
                 x, y, xerr=[[x - x_low], [x_high - x]],
                 yerr=[[max(0.0, y - y_low)], [max(0.0, y_high - y)]],
-                fmt="o", color=colour, markerfacecolor=face, markersize=size, capsize=2,
-                linewidth=1,
+                fmt=_kind(number, "os^D"), color=colour, markerfacecolor=face, markersize=size,
+                capsize=2, linewidth=1,
                 label=f"{name}, n = {words.integer(one.container.n)}" if face == colour else None,
             )  # fmt: skip
     axes.set_yscale("log")
@@ -203,7 +208,7 @@ def curve_figure(
         middle, low, high = (
             [float(month.bill(one, n, side=side).usd) for n in _CURVE] for side in (0, -1, 1)
         )
-        dashes = ("-", "--", ":", "-.")[number % 4]
+        dashes = _kind(number, ("-", "--", ":", "-."))
         axes.plot(
             _CURVE, middle, dashes, color=colour, linewidth=1.6,
             label=f"{name}, n = {words.integer(one.container.n)}",

@@ -6,19 +6,21 @@ Pure functions over the records. Every number has its unit in the column's head 
 row; failures are in a table of their own and in no other.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
 from dr_experiments import run_figures
+from dr_experiments.cold_start import COLD_PHASES
 from dr_experiments.deployment_cost import Bill
 from dr_experiments.languages import Words
 from dr_experiments.measured import Measured
 from dr_experiments.months import ROUND_TRIP, Month
 from dr_experiments.pricing import Price
-from dr_experiments.run_groups import Group, interleaved, phase_means
+from dr_experiments.run_groups import Group, interleaved
 from dr_experiments.statistics import (
     BOOTSTRAP_DRAWS,
     Interval,
@@ -29,6 +31,7 @@ from dr_experiments.statistics import (
     summarise,
 )
 
+_NUMBER: Final = re.compile(r"(\d+)")
 _DASH: Final = "\N{EN DASH}"
 _DAGGER: Final = "\N{DAGGER}"
 _MOST_SERIES: Final = 8
@@ -80,6 +83,8 @@ def sections(
         requests: per month, for the costs.
     """
     names = {id(group): label(group, words) for group in groups}
+    # A sweep measures in an order drawn from its seed, in which nobody finds anything.
+    groups = sorted(groups, key=lambda group: _natural(names[id(group)]))
     single = [g for g in groups if g.warm_s and not g.is_load]
     loads = [g for g in groups if g.is_load]
     found = [
@@ -92,6 +97,14 @@ def sections(
         _method(words),
     ]
     return tuple(section for section in found if section is not None)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key by which 512 comes before 1024."""
+    return [
+        (int(part), "") if number % 2 else (-1, part)
+        for number, part in enumerate(_NUMBER.split(name))
+    ]
 
 
 def label(group: Group, words: Words) -> str:
@@ -183,36 +196,35 @@ def _latency(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Se
 def _cold(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Section | None:
     if not groups:
         return None
-    rows, split = [], []
+    phases_of = {id(group): group.phases_s() for group in groups}
+    split = [group for group in groups if phases_of[id(group)][0]]
+    shown = [p for p in COLD_PHASES if any(p in phases_of[id(group)][1] for group in split)]
+    rows = []
     for group in groups:
-        name = names[id(group)]
         found = summarise(group.cold_s)
-        rows.append(
-            (
-                Cell(text=name), Cell(text=words("axis.fresh")), Cell(text=words("kind.measured")),
-                Cell(text=words.integer(found.n)), _mean_s(found, words), Cell(text=_DASH),
-            )
-        )  # fmt: skip
-        n, phases, estimated = group.phases_s()
-        if not n:
-            continue
-        split.append(group)
-        whole = sum(phase_means(phases).values())
-        for phase, seconds in phases.items():
-            one = summarise(seconds)
-            kind = "kind.estimated" if phase in estimated else "kind.measured"
-            rows.append(
-                (
-                    Cell(text=name), Cell(text=words.named("phase", phase)),
-                    Cell(text=words(kind)), Cell(text=words.integer(n)), _mean_s(one, words),
-                    Cell(text=words.share(one.mean, whole)),
-                )
-            )  # fmt: skip
+        n, phases, estimated = phases_of[id(group)]
+        cells = [
+            _name(group, words, names),
+            Cell(
+                text=words.integer(found.n),
+                small=words("column.split", n=words.integer(n)) if n != found.n else "",
+            ),
+            _mean_s(found, words),
+        ]
+        for phase in shown:
+            if phase not in phases:
+                cells.append(Cell(text=_DASH))
+                continue
+            cell = _mean_s(summarise(phases[phase]), words)
+            cells.append(replace(cell, text=f"≈ {cell.text}") if phase in estimated else cell)
+        rows.append(tuple(cells))
     table = Table(
         caption=words("caption.cold"),
-        head=_heads(words, "configuration", "phase", "kind", "n", "seconds", "share"),
+        head=(
+            *_heads(words, "configuration", "n", "fresh"),
+            *(words.named("phase", phase) for phase in shown),
+        ),
         rows=tuple(rows),
-        text_columns=3,
     )
     if not split:
         return Section(
@@ -492,12 +504,10 @@ def _mean_ms(found: Summary, words: Words) -> Cell:
 
 def _mean_s(found: Summary, words: Words) -> Cell:
     low, high = found.mean_low, found.mean_high
+    text = words.number(found.mean, 2)
     if low is None or high is None:
-        return Cell(text=words.number(found.mean, 3))
-    return Cell(
-        text=words.number(found.mean, 3),
-        small=words("to", low=words.number(low, 3), high=words.number(high, 3)),
-    )
+        return Cell(text=text)
+    return Cell(text=text, small=words("to", low=words.number(low, 2), high=words.number(high, 2)))
 
 
 def _percentile(percent: float, found: Interval, words: Words) -> Cell:

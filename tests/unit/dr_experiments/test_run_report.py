@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dr_experiments import run_figures
 from dr_experiments.deployment_cost import MODES, Setup
 from dr_experiments.languages import Words, all_words
 from dr_experiments.months import Month
@@ -117,13 +118,42 @@ def test_percentiles_that_have_enough_requests_are_not_marked() -> None:
 
 def test_phases_of_a_cold_start_say_which_are_estimated(all_sections: tuple[Section, ...]) -> None:
     found = section(all_sections, "cold")
-    kinds = {row[1].text: row[2].text for row in found.tables[0].rows}
-    assert kinds["platform"].startswith("estimated")
-    assert kinds["imports"] == "measured"
+    (table,) = found.tables
+    (row,) = table.rows
+    cells = dict(zip(table.head, row, strict=True))
+    assert cells["n"].text == "3"
+    assert cells["platform"].text == "≈ 11.18"
+    assert not cells["imports"].text.startswith("≈")
     assert [picture.name for picture in found.pictures] == ["cold-start"]
-    row = next(row for row in found.tables[0].rows if row[1].text == "platform")
-    assert row[3].text == "3"
-    assert row[4].text == "11.180"
+
+
+def test_configurations_stand_in_the_order_of_their_names_however_they_were_measured() -> None:
+    sizes = [
+        "dr-serverless-vgg19-1024",
+        "dr-serverless-mobilenet-4096",
+        "dr-serverless-mobilenet-512",
+    ]
+    rows = [one for name in sizes for one in answered(name, FAST)]
+    table = section(made(rows), "latency").tables[0]
+    assert [row[0].text for row in table.rows] == [
+        "dr-serverless-mobilenet-512",
+        "dr-serverless-mobilenet-4096",
+        "dr-serverless-vgg19-1024",
+    ]
+
+
+def test_no_two_of_a_dozen_configurations_look_the_same() -> None:
+    (group,) = group_records(answered(SERVERLESS, FAST))
+    assert group.measured is not None
+    priced, names = [group.measured] * 12, [f"configuration {number}" for number in range(12)]
+    curves = run_figures.curve_figure(priced, MONTH, Words("en"), names).axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle()) for line in curves}) == 12
+    dots = run_figures.cost_figure(priced, MONTH, 20_000, Words("en"), names).axes[0].containers
+    looks = {
+        (dot.lines[0].get_marker(), dot.lines[0].get_color(), dot.lines[0].get_markerfacecolor())
+        for dot in dots
+    }
+    assert len(looks) == 24
 
 
 def test_cold_starts_that_cannot_be_split_have_no_figure() -> None:
@@ -207,8 +237,8 @@ def test_what_has_no_price_says_so_and_costs_nothing_less() -> None:
 def test_failures_are_listed_with_their_number(all_sections: tuple[Section, ...]) -> None:
     rows = section(all_sections, "failures").tables[0].rows
     assert [(row[1].text, row[2].text, row[2].small) for row in rows] == [
-        ("timeout: no answer within 60 s", "1", "of 6"),
         ("timeout: <b>broken</b>", "1", "of 9"),
+        ("timeout: no answer within 60 s", "1", "of 6"),
     ]
     assert "None of the 5" in section(made(answered(SERVERLESS, FAST)), "failures").notes[0]
 
