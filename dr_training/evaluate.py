@@ -1,4 +1,4 @@
-"""Figures of merit of a grader, with bootstrap intervals; NumPy and SciPy only.
+"""Figures of merit of a grader, with bootstrap intervals; NumPy only.
 
 Referable diabetic retinopathy is grade 2 or more; its score is the sum of the probabilities
 of grades 2 to 4, as the service computes it.
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
+from dr_training.minimum import bounded_minimum
 from inference_image.contract import GRADE_LABELS, REFERABLE_FROM_GRADE
 
 Floats = NDArray[np.floating]
@@ -141,8 +141,7 @@ def fit_temperature(logits: Floats, truth: Grades) -> float:
         chosen = softmax(logits, math.exp(log_temperature))[rows, truth]
         return -float(np.mean(np.log(np.maximum(chosen, 1e-12))))
 
-    best = minimize_scalar(loss, bounds=(math.log(0.2), math.log(8)), method="bounded")
-    return round(math.exp(float(best.x)), 4)
+    return round(math.exp(bounded_minimum(loss, math.log(0.2), math.log(8))), 4)
 
 
 def threshold_for_sensitivity(positive: NDArray[np.bool_], score: Floats, wanted: float) -> float:

@@ -1,8 +1,8 @@
-"""Converts the trained network to `.tflite` and checks the result with LiteRT.
+"""Converts the trained network to `.tflite` and checks the result with the engine that runs it.
 
 The quantised network takes the photograph's own bytes (uint8, scale 1, zero point 0) and
 answers float logits and features, so that neither the service nor Grad-CAM sees a quantised
-number. `tf.lite` converts only; `ai_edge_litert` is what runs, here as in the service.
+number. `tf.lite` converts only; what runs is `runner`'s engine, LiteRT where it is installed.
 """
 
 import contextlib
@@ -15,13 +15,12 @@ from typing import Final
 import keras
 import numpy as np
 import tensorflow as tf
-from ai_edge_litert.interpreter import Interpreter
 from numpy.typing import NDArray
 from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
-from dr_training.runner import FEATURES, LOGITS, Runner
+from dr_training.runner import FEATURES, LOGITS, Runner, open_interpreter
 
 __all__ = ["FEATURES", "LOGITS", "VARIANTS", "InputScale", "Runner", "convert", "convert_variant"]
 
@@ -121,7 +120,7 @@ def convert_variant(
 
 def input_scale(model: bytes) -> InputScale:
     """How a quantised `.tflite` reads its input."""
-    scale, zero_point = Interpreter(model_content=model).get_input_details()[0]["quantization"]
+    scale, zero_point = open_interpreter(model).get_input_details()[0]["quantization"]
     return InputScale(scale=float(scale), zero_point=int(zero_point))
 
 
