@@ -4,7 +4,7 @@ A failed update of an endpoint can end with the endpoint "InService" on the conf
 had before, while CloudFormation calls the stack complete. Configurations and models of SageMaker
 cannot be changed once made, so that comparing their names with the stack's is enough to know what
 is served; the sizes in the template are compared as well, in case somebody made a stack's
-resources by hand.
+resources by hand. Functions of container images are compared in `verify_lambda`.
 """
 
 import json
@@ -15,11 +15,13 @@ from dr_cli.console import make_console
 from dr_cli.errors import CommandError
 from dr_cli.findings import Finding, fault, good, show, unknown
 from dr_cli.region import aws_region
+from dr_cli.template_values import differences, shown
+from dr_cli.verify_lambda import function_findings, image_functions
 
 ENDPOINT: Final = "AWS::SageMaker::Endpoint"
 CONFIG: Final = "AWS::SageMaker::EndpointConfig"
 MODEL: Final = "AWS::SageMaker::Model"
-FUNCTION: Final = "AWS::Lambda::Function"
+_SERVICES: Final = ("cloudformation", "sagemaker", "lambda")
 IN_SERVICE: Final = "InService"
 _REDEPLOY: Final = "deploy the stack again, and read its events if the endpoint falls back again"
 
@@ -39,23 +41,33 @@ def verify(stacks: list[str], *, region: str | None) -> int:
 
     local = running_local_aws() if region is None else None
     if local:
-        clients = {name: local.client(name) for name in ("cloudformation", "sagemaker")}
+        clients = {name: local.client(name) for name in _SERVICES}
     else:
         import boto3
 
         session = boto3.session.Session(region_name=aws_region(region))
-        clients = {name: session.client(name) for name in ("cloudformation", "sagemaker")}
+        clients = {name: session.client(name) for name in _SERVICES}
     findings: list[Finding] = []
     for stack in stacks:
-        findings += stack_findings(stack, **clients)
+        findings += stack_findings(
+            stack,
+            cloudformation=clients["cloudformation"],
+            sagemaker=clients["sagemaker"],
+            functions=clients["lambda"],
+        )
     faults = show(findings, make_console())
     where = "the local AWS" if local else "AWS"
     print(f"{len(stacks)} {'stack' if len(stacks) == 1 else 'stacks'} on {where}: {faults} faults")
     return faults
 
 
-def stack_findings(stack: str, *, cloudformation: Any, sagemaker: Any) -> list[Finding]:
+def stack_findings(
+    stack: str, *, cloudformation: Any, sagemaker: Any, functions: Any
+) -> list[Finding]:
     """What is right and wrong with the endpoints of a deployed stack.
+
+    Args:
+        functions: a client of Lambda.
 
     Raises:
         CommandError: there is no such stack, or it has no endpoint.
@@ -71,11 +83,10 @@ def stack_findings(stack: str, *, cloudformation: Any, sagemaker: Any) -> list[F
     status = description["StackStatus"]
     resources = _resources(stack, cloudformation)
     endpoints = {name: id_ for name, (kind, id_) in resources.items() if kind == ENDPOINT}
-    if not endpoints:
-        raise CommandError(
-            f"stack {stack} has no SageMaker endpoint to compare; name the stack of an endpoint"
-        )
     template = _template(stack, cloudformation)
+    on_lambda = image_functions(template)
+    if not endpoints and not on_lambda:
+        raise CommandError(f"stack {stack} has no endpoint to compare; name the stack of one")
     return [
         _status_finding(stack, status, description.get("StackStatusReason")),
         *(
@@ -84,6 +95,11 @@ def stack_findings(stack: str, *, cloudformation: Any, sagemaker: Any) -> list[F
             for finding in _endpoint_findings(
                 stack, name, physical_id, resources, template, sagemaker
             )
+        ),
+        *(
+            finding
+            for name in on_lambda
+            for finding in function_findings(stack, name, resources, template or {}, functions)
         ),
     ]
 
@@ -185,19 +201,19 @@ def _config_findings(
         yield unknown(subject, "the stack's template could not be read to compare sizes")
         return
     written = template["Resources"][logical_id]["Properties"]["ProductionVariants"]
-    differences = [
-        f"{path} is {_shown(actual)} and the template says {_shown(expected)}"
+    wrong = [
+        f"{path} is {shown(actual)} and the template says {shown(expected)}"
         for wanted, variant in zip(written, config["ProductionVariants"], strict=False)
         for ours, theirs in _VARIANT_PROPERTIES.items()
         if ours in wanted
-        for path, expected, actual in _different(ours, wanted[ours], variant.get(theirs))
+        for path, expected, actual in differences(ours, wanted[ours], variant.get(theirs))
     ]
     if len(written) != len(config["ProductionVariants"]):
-        differences.append(
+        wrong.append(
             f"{len(config['ProductionVariants'])} variants, and {len(written)} in the template"
         )
-    if differences:
-        yield fault(subject, "; ".join(differences), fix=_REDEPLOY)
+    if wrong:
+        yield fault(subject, "; ".join(wrong), fix=_REDEPLOY)
     else:
         yield good(subject, "sizes are the template's")
 
@@ -220,30 +236,6 @@ def _image_findings(
                     f"{ours}",
                     fix=_REDEPLOY,
                 )
-
-
-def _different(path: str, expected: Any, actual: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Where two values differ; what the template leaves to the deployment is not judged."""
-    if isinstance(expected, dict):
-        if any(key == "Ref" or key.startswith("Fn::") for key in expected):
-            return
-        for key, value in expected.items():
-            there = actual.get(key) if isinstance(actual, dict) else None
-            yield from _different(f"{path}.{key}", value, there)
-    elif _comparable(expected) != _comparable(actual):
-        yield path, expected, actual
-
-
-def _comparable(value: Any) -> Any:
-    # CloudFormation takes numbers as text, and SageMaker answers 1 as 1.0.
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return value
-
-
-def _shown(value: Any) -> str:
-    return "missing" if value is None else str(value)
 
 
 def _resources(stack: str, cloudformation: Any) -> dict[str, tuple[str, str]]:

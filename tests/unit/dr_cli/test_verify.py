@@ -58,8 +58,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         monkeypatch.setenv(name, "test")
     with mock_aws():
         yield {
-            name: boto3.client(name, region_name="us-east-1")
-            for name in ("cloudformation", "sagemaker")
+            name: boto3.client(name.replace("functions", "lambda"), region_name="us-east-1")
+            for name in ("cloudformation", "sagemaker", "functions")
         }
 
 
@@ -154,7 +154,7 @@ def test_a_template_in_yaml_is_read_as_well(aws: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("stack", "words"),
-    [("nowhere", "there is no stack nowhere"), ("bucket", "has no SageMaker endpoint")],
+    [("nowhere", "there is no stack nowhere"), ("bucket", "has no endpoint to compare")],
 )
 def test_a_stack_without_an_endpoint_is_a_mistake(
     aws: dict[str, Any], stack: str, words: str
