@@ -49,7 +49,7 @@ from dr_training.data.table import (
 from dr_training.recipe import MASK_RADIUS_FRACTION, MIN_RADIUS_PX
 from inference_image.decoding import PhotographError
 from inference_image.fundus import QualityGate
-from inference_image.model_spec import ModelSpec
+from inference_image.model_spec import ModelSpec, file_sha256
 from inference_image.predictor import read_photograph
 from inference_image.preprocessing import Preparation, Prepared
 
@@ -394,7 +394,7 @@ class _Shards:
         self._part = part
         count = max(1, -(-expected // per_shard))
         self._per_shard = max(1, -(-expected // count))
-        self._written: list[tuple[Path, int]] = []
+        self._written: list[dict[str, Any]] = []
         self._writer: RecordWriter | None = None
 
     def write(self, record: bytes) -> tuple[str, int]:
@@ -406,10 +406,7 @@ class _Shards:
         return self._writer.path.name, self._writer.write(record)
 
     def documents(self) -> list[dict[str, Any]]:
-        return [
-            {"file": path.name, "records": count, "size_bytes": path.stat().st_size}
-            for path, count in self._written
-        ]
+        return self._written
 
     def __enter__(self) -> Self:
         return self
@@ -425,7 +422,15 @@ class _Shards:
     def _close(self) -> None:
         assert self._writer is not None  # noqa: S101 - its callers looked
         self._writer.__exit__(None, None, None)
-        self._written.append((self._writer.path, self._writer.count))
+        path = self._writer.path
+        self._written.append(
+            {
+                "file": path.name,
+                "records": self._writer.count,
+                "size_bytes": path.stat().st_size,
+                "sha256": file_sha256(path),
+            }
+        )
         self._writer = None
 
 

@@ -167,13 +167,25 @@ def read_split(path: Path, table: Table) -> Split:
     for line, row in rows.lines:
         where = f"{path.name} row {line}"
         if row["id"] not in known:
-            faults.add(where, f"the table has no photograph {row['id']!r}")
+            faults.add(
+                where,
+                f"the table has no photograph {row['id']!r}",
+                anonymous=f"{where}: the table has no such photograph",
+            )
         elif row["id"] in parts:
-            faults.add(where, f"{row['id']!r} comes twice")
+            faults.add(
+                where,
+                f"{row['id']!r} comes twice",
+                anonymous=f"{where}: its photograph comes twice",
+            )
         parts[row["id"]] = row["split"]
     for one in table:
         if one.id not in parts:
-            faults.add(one.where, "it is not in the split")
+            faults.add(
+                one.where,
+                "it is not in the split",
+                anonymous="a photograph of the table is not in the split",
+            )
     faults.raise_if_any(f"{path} does not fit the table")
     decided = _decided(path.with_suffix(".json"))
     recorded = decided.pop("table_sha256", table.digest)
@@ -215,11 +227,36 @@ def refuse_shared(rows: Iterable[tuple[str, str, str, str]]) -> None:
     faults = Faults()
     for patient, found in patients.items():
         if len(found) > 1:
-            faults.add(_places(found), f"patient {patient} is in {' and '.join(sorted(found))}")
+            faults.add(
+                _places(found),
+                f"patient {patient} is in {' and '.join(sorted(found))}",
+                anonymous=f"a patient is in {_known(found)}",
+            )
     for found in contents.values():
         if len(found) > 1:
-            faults.add(_places(found), f"the same picture is in {' and '.join(sorted(found))}")
+            faults.add(
+                _places(found),
+                f"the same picture is in {' and '.join(sorted(found))}",
+                anonymous=f"the same picture is in {_known(found)}",
+            )
     faults.raise_if_any("the parts leak into each other, so results would be too good")
+
+
+def shares_of(text: str) -> dict[str, float]:
+    """Shares as people write them, `0.70,0.15,0.15`, by part.
+
+    Raises:
+        DataError: they are not two or three numbers.
+    """
+    try:
+        values = [float(one) for one in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) not in (2, len(PARTS)):
+        raise DataError(
+            f"--shares {text!r}: give the shares of train, validation and test, as 0.70,0.15,0.15"
+        )
+    return dict(zip(PARTS, values, strict=False))
 
 
 def groups_of(photographs: Iterable[Photograph]) -> list[tuple[Photograph, ...]]:
@@ -246,9 +283,9 @@ def groups_of(photographs: Iterable[Photograph]) -> list[tuple[Photograph, ...]]
 
 def _check_fractions(fractions: Mapping[str, float]) -> None:
     total = sum(fractions.values())
-    if len(fractions) < 2 or any(share <= 0 for share in fractions.values()):
+    if len(fractions) < 2 or any(not share > 0 for share in fractions.values()):
         raise DataError(f"a split needs two or more parts with shares above 0; got {fractions}")
-    if abs(total - 1) > 1e-6:
+    if not abs(total - 1) <= 1e-6:
         raise DataError(f"the shares of the parts must sum to 1; they sum to {total:g}")
 
 
@@ -270,13 +307,14 @@ def _check_grades(
         if grade in allowed:
             continue
         if totals[grade] == 0:
-            faults.add("", f"no photograph has grade {grade}")
+            told = f"no photograph has grade {grade}"
+            faults.add("", told, anonymous=told)
         elif holders[grade] < len(fractions):
-            faults.add(
-                ", ".join(rows[grade]),
+            told = (
                 f"grade {grade} is in {holders[grade]} patient(s) only, and {len(fractions)} "
-                "parts need one each",
+                "parts need one each"
             )
+            faults.add(", ".join(rows[grade]), told, anonymous=told)
     faults.raise_if_any("the table cannot be divided by patient with every grade in each part")
 
 
@@ -313,6 +351,12 @@ def _counts(photographs: Iterable[Photograph]) -> np.ndarray:
 
 def _places(found: Mapping[str, str]) -> str:
     return " and ".join(found[part] for part in sorted(found))
+
+
+def _known(found: Iterable[str]) -> str:
+    """Names of parts, without those of somebody's own, which could be anything."""
+    names = sorted(found)
+    return " and ".join(names) if set(names) <= set(PARTS) else f"{len(names)} parts"
 
 
 def _decided(path: Path) -> dict[str, Any]:

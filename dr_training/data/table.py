@@ -170,14 +170,18 @@ def read_table(path: Path) -> Table:
         where = f"{path.name} row {line}"
         one = row["id"]
         if not one:
-            faults.add(where, "the id is empty")
+            faults.add(where, "the id is empty", anonymous=f"{where}: the id is empty")
         if one in seen:
-            faults.add(where, f"id {one!r} is also in row {seen[one]}")
+            faults.add(
+                where,
+                f"id {one!r} is also in row {seen[one]}",
+                anonymous=f"{where}: its id is also in row {seen[one]}",
+            )
         seen.setdefault(one, line)
         try:
             photographs.append(_photograph(row, folder, where))
         except ValueError as error:
-            faults.add(where, str(error))
+            faults.add(where, str(error), anonymous=f"{where}: a cell cannot be used")
     faults.raise_if_any("the table cannot be used")
     if not photographs:
         raise DataError(f"{path} has no rows")
@@ -255,10 +259,9 @@ def read_csv(path: Path) -> CsvRows:
             if not any(cell.strip() for cell in cells):
                 continue
             if any(cell.strip() for cell in cells[len(columns) :]) or len(cells) < len(named):
-                faults.add(
-                    f"{path.name} row {reader.line_num}",
-                    f"{len(cells)} cells under {len(columns)} columns",
-                )
+                where, told = f"{path.name} row {reader.line_num}", f"{len(cells)} cells"
+                told += f" under {len(columns)} columns"
+                faults.add(where, told, anonymous=f"{where}: {told}")
                 continue
             pairs = zip(columns, cells, strict=False)
             row = {name: cell.strip() for name, cell in pairs if name}

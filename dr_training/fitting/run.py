@@ -84,6 +84,7 @@ def train_records(
     devices = choose_devices(strategy, cpu_devices=cpu_devices)
     data = TrainingData.open(records)
     train, validation = data.part(TRAIN), data.part(VALIDATION)
+    manifest_sha256 = hashlib.sha256((records / MANIFEST).read_bytes()).hexdigest()
     out.mkdir(parents=True, exist_ok=True)
     if restart and devices.is_chief:
         for name in (STATE, BEST):
@@ -100,7 +101,7 @@ def train_records(
             out=out,
             identity={
                 "plan": plan.as_document(),
-                "records": hashlib.sha256((records / MANIFEST).read_bytes()).hexdigest(),
+                "records": manifest_sha256,
                 "weights": classifier.weights,
             },
             threads=threads,
@@ -112,6 +113,7 @@ def train_records(
     report: dict[str, Any] = {
         "plan": plan.as_document(),
         "records": records.name,
+        "records_sha256": manifest_sha256,
         "photographs": {name: len(part) for name, part in data.parts.items()},
         "backbone_weights": classifier.weights,
         "parameters": int(classifier.network.count_params()),
