@@ -50,8 +50,9 @@ def bounded_minimum(
         else:
             step, tried = parabola, x + parabola
             if min(tried - low, high - tried) < 2.0 * least:
-                step = math.copysign(least, middle - x)
-        tried = x + math.copysign(max(abs(step), least), step)
+                step = least if middle >= x else -least
+        # A step of -0.0 goes up as one of 0.0 does.
+        tried = x - max(-step, least) if step < 0 else x + max(step, least)
         f_tried = function(tried)
         if f_tried <= f_x:
             low, high = (x, high) if tried >= x else (low, x)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from dr_training.minimum import bounded_minimum
@@ -28,6 +30,24 @@ def test_it_is_the_number_that_scipy_finds(seed: int) -> None:
         for low, high in ((-1.6, 2.1), (0.0, 40.0), (-5.0, -4.9)):
             wanted = minimize_scalar(function, bounds=(low, high), method="bounded").x
             assert bounded_minimum(function, low, high) == wanted
+
+
+@given(st.floats(-3, 3), st.floats(0.01, 50), st.floats(-2, 2), st.floats(0, 3), st.floats(0.5, 20))
+def test_it_tries_the_points_that_scipy_tries(
+    centre: float, steep: float, slope: float, wave: float, speed: float
+) -> None:
+    points: tuple[list[float], list[float]] = ([], [])
+
+    def watched(seen: list[float]) -> Callable[[float], float]:
+        def function(x: float) -> float:
+            seen.append(float(x))
+            return steep * (x - centre) ** 2 + slope * x + wave * math.sin(speed * x)
+
+        return function
+
+    bounded_minimum(watched(points[0]), -2.0, 2.5)
+    minimize_scalar(watched(points[1]), bounds=(-2.0, 2.5), method="bounded")
+    assert points[0] == points[1]
 
 
 def test_it_is_as_near_as_it_says() -> None:
