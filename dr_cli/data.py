@@ -14,11 +14,11 @@ from dr_training.data.faults import DataError
 from dr_training.data.preparation import QC, STATUSES, Plan, prepare
 from dr_training.data.readers import Options, label_map, missing_grades, read
 from dr_training.data.splits import (
-    PARTS,
     Split,
     make_split,
     published_split,
     read_split,
+    shares_of,
     write_split,
 )
 from dr_training.data.table import Table, read_table, write_table
@@ -80,7 +80,7 @@ def make_split_file(
         split = make_split(
             table,
             seed=seed,
-            fractions=_fractions(shares),
+            fractions=shares_of(shares),
             allow_missing=allow_missing,
             exclude_conflicting=exclude_conflicting,
         )
@@ -167,18 +167,6 @@ def check(target: Path, *, split: Path | None) -> None:
         _print_split(table, read_split(split, table))
         print("no patient or picture is in two parts")
     _print_duplicates(table)
-
-
-def _fractions(text: str) -> dict[str, float]:
-    try:
-        values = [float(one) for one in text.split(",")]
-    except ValueError:
-        values = []
-    if len(values) not in (2, 3):
-        raise CommandError(
-            f"--shares {text!r}: give the shares of train, validation and test, as 0.70,0.15,0.15"
-        )
-    return dict(zip(PARTS, values, strict=False))
 
 
 def _print_split(table: Table, split: Split) -> None:

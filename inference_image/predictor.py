@@ -320,7 +320,7 @@ class Predictor:
         engine_ms = explain_ms = 0.0
         if prepared.quality.gradable:
             start = time.perf_counter()
-            outputs = self._run(prepared, with_features=explain is not None)
+            outputs = self._outputs(prepared.pixels, with_features=explain is not None)
             engine_ms = _since(start)
             probabilities = self._probabilities(outputs.logits)
             if outputs.features is not None and self._head is not None:
@@ -335,6 +335,14 @@ class Predictor:
         )
         return self._answer(decoded, prepared, probabilities, point, heat_map, timings)
 
+    def probabilities_of(self, pixels: npt.NDArray[np.uint8]) -> tuple[float, ...]:
+        """Probabilities of a picture (S, S, 3) RGB that was prepared before, as records hold it.
+
+        Raises:
+            EngineError: the engine's answer is not finite.
+        """
+        return self._probabilities(self._outputs(pixels, with_features=False).logits)
+
     def _point(self, name: str | None) -> OperatingPoint:
         return self.spec.operating_point(name) if name else self._default_point
 
@@ -346,10 +354,10 @@ class Predictor:
             data, self._preparation, declared_type=declared_type, limits=self._limits
         )
 
-    def _run(self, prepared: Prepared, *, with_features: bool) -> Outputs:
+    def _outputs(self, pixels: npt.NDArray[np.uint8], *, with_features: bool) -> Outputs:
         self.before_engine()
         try:
-            return self._runtime.predict(prepared.pixels, with_features=with_features)
+            return self._runtime.predict(pixels, with_features=with_features)
         except ModelPackageError as error:
             # Of the warm-up picture the model gave what it promised, of this one it does not.
             raise EngineError(str(error)) from None

@@ -43,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run(step)(root, words[1:])
     except JobError as error:
         return _failed(root, step, str(error), error.code)
-    except (DataError, ModelPackageError) as error:
+    except DataError as error:
+        # Others read a job's log and its reason than those who may read its data.
+        return _failed(root, step, error.anonymous, EXIT_FAILED)
+    except ModelPackageError as error:
         return _failed(root, step, str(error), EXIT_FAILED)
     except Exception as error:  # noqa: BLE001 - the process ends here, and says why
         if os.environ.get(ENV_DEBUG):
