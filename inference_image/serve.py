@@ -8,7 +8,8 @@ listening socket, starts the workers, restarts one that dies and passes SIGTERM 
 only the standard library itself, so that it costs little memory and forks safely.
 
 Exit codes: 0 stopped on request, 1 workers keep dying, 2 settings or port, 3 model. Each
-failure is one sentence on standard error.
+failure is one sentence on standard error. With the argument `train` a training job begins instead
+(`inference_image.training_job`).
 """
 
 import contextlib
@@ -117,15 +118,23 @@ _LOADING: Final = _loading_answer()
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the service until it is told to stop; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["train"]:
+        # It has signals, exit codes and a way to speak of its own; a service does without.
+        from inference_image.training_job import main as run_training
+
+        return run_training(words)
     started_s = process_start_s()
     # PID 1 ignores signals that it does not handle, and the imports below take a while.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end_now)
     for name in _OF_OTHER_SERVERS:
         os.environ.pop(name, None)
-    words = list(sys.argv[1:] if arguments is None else arguments)
     if words not in ([], ["serve"]):
-        return _fail(EXIT_SETTINGS, f"the only command is 'serve'; got {' '.join(words)!r}")
+        return _fail(
+            EXIT_SETTINGS,
+            f"the commands are 'serve' and 'train', alone; got {' '.join(words)!r}",
+        )
     try:
         settings = Settings.from_environment(os.environ)
     except SettingsError as error:

@@ -28,6 +28,7 @@ from dr_training.fitting.figures import validation_figures
 from dr_training.fitting.journal import Journal, write_history
 from dr_training.fitting.objectives import class_weights, photograph_loss
 from dr_training.fitting.plan import FLOAT16, TrainingPlan
+from dr_training.fitting.sharing import Sharing
 from dr_training.fitting.state import assign, read_state, write_state
 from dr_training.fitting.strategies import Devices
 
@@ -42,6 +43,7 @@ class TrainingStoppedError(Exception):
     """The training was asked to stop, and its state is on disk."""
 
     def __init__(self, epoch: int, step: int, state: Path) -> None:
+        self.epoch, self.step = epoch, step
         super().__init__(
             f"stopped in epoch {epoch} after step {step}; the same command goes on from {state}"
         )
@@ -71,8 +73,8 @@ class Trainer:
         plan: what to do.
         train, validation: parts of the records.
         devices: on what.
-        out: folder of state, best weights, `history.csv` and TensorBoard's events; all workers
-            must see the same one.
+        out: folder of state, best weights, `history.csv` and TensorBoard's events. The chief's
+            counts; the other workers may have the same or one of their own.
         identity: JSON values that a state must agree with to be gone on from.
         threads: that decode.
     """
@@ -111,7 +113,8 @@ class Trainer:
         self._optimizer.build(self._variables)
         self._progress = _Progress()
         self._asked_to_stop = False
-        self._train_step, self._answer, self._meet = self._functions()
+        self._train_step, self._answer = self._functions()
+        self._sharing = Sharing(devices)
 
     def run(self) -> list[dict[str, Any]]:
         """Train until the last epoch or the early stop; gives a row per epoch.
@@ -123,7 +126,9 @@ class Trainer:
             DataError: the state in `out` is of another training.
             FloatingPointError: the loss is no number.
         """
-        self._wait_for_all()
+        self._sharing.agree(self._identity, "records, plan and weights to begin with")
+        for name in (STATE, BEST):
+            self._sharing.file(self._out / name)
         self._resume()
         with (
             _stopping(self._stop),
@@ -135,6 +140,7 @@ class Trainer:
 
     def load_best(self) -> int:
         """Put the best epoch's weights into the network; gives its number."""
+        self._sharing.file(self._out / BEST)
         facts, groups = read_state(self._out / BEST)
         assign(self.network.variables, groups[_VARIABLES], what="best weights")
         return int(facts["epoch"])
@@ -147,7 +153,7 @@ class Trainer:
         assert len(found) == math.ceil(len(part) / batch_size)  # noqa: S101
         return np.concatenate(found)[: len(part)].astype(np.float64)
 
-    def _functions(self) -> tuple[Any, Any, Any]:
+    def _functions(self) -> tuple[Any, Any]:
         strategy, network, variables = self._devices.strategy, self.network, self._variables
         optimizer, loss_of = self._optimizer, self._loss
 
@@ -173,19 +179,12 @@ class Trainer:
         def replica_answer(pixels: Any) -> tf.Tensor:
             return network(tf.cast(pixels, tf.float32), training=False)["logits"]
 
-        def replica_here() -> tf.Tensor:
-            return tf.constant(1.0)
-
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
         def answer(pixels: Any) -> tf.Tensor:
             logits = strategy.run(replica_answer, args=(pixels,))
             return strategy.gather(logits, axis=0)
 
-        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-        def meet() -> tf.Tensor:
-            return strategy.reduce("SUM", strategy.run(replica_here), axis=None)
-
-        return train_step, answer, meet
+        return train_step, answer
 
     def _epoch(self, journal: Journal) -> None:
         at = self._progress
@@ -232,7 +231,7 @@ class Trainer:
             write_history(self._out, at.history)
         self._save()
         # Before another worker reads what the chief has just written.
-        self._wait_for_all()
+        self._sharing.wait()
         journal.epoch(row)
 
     def _judge(self, row: dict[str, Any]) -> None:
@@ -294,10 +293,6 @@ class Trainer:
         dataset = tf.data.Dataset.from_generator(rows, output_signature=signature).prefetch(local)
         return devices.strategy.distribute_datasets_from_function(lambda _: dataset)
 
-    def _wait_for_all(self) -> None:
-        if self._devices.workers > 1:
-            self._meet()
-
     def _rate(self) -> float:
         return float(keras.ops.convert_to_numpy(self._optimizer.learning_rate))
 
@@ -330,6 +325,31 @@ class Trainer:
         assign(self.network.variables, groups[_VARIABLES], what="weights")
         assign(self._optimizer.variables, groups[_OPTIMIZER], what="optimizer's numbers")
         self._progress = _Progress(**facts["progress"])
+        self._resume_best()
+
+    def _resume_best(self) -> None:
+        """Go on from the best weights that are there.
+
+        Where a folder was brought back from elsewhere, file by file, the best weights may be
+        older than the state, or missing; those that are newer will be written again.
+        """
+        at, path = self._progress, self._out / BEST
+        facts = read_state(path)[0] if path.exists() else {}
+        if any(facts.get(name) != value for name, value in self._identity.items()):
+            facts = {}
+        epoch = int(facts.get("epoch", 0))
+        if epoch < at.best_epoch:
+            if at.finished and epoch == 0:
+                raise DataError(
+                    f"{self._out} holds a finished training without {BEST}; name another --out, or "
+                    "--restart to begin again"
+                )
+            print(
+                f"the weights of epoch {at.best_epoch}, the best one, are not in {self._out}; "
+                f"{f'those of epoch {epoch} are' if epoch else 'the next epoch counts as best'}",
+                flush=True,
+            )
+            at.best, at.best_epoch = facts.get(self._plan.monitor), epoch
 
 
 def _optimizer(plan: TrainingPlan) -> keras.Optimizer:

@@ -17,6 +17,11 @@ BALANCED: Final = "balanced"
 NO_WEIGHTS: Final = "none"
 MONITOR_LOSS, MONITOR_KAPPA, MONITOR_AUC = "loss", "kappa", "auc"
 FLOAT32, BFLOAT16, FLOAT16, AUTO = "float32", "mixed_bfloat16", "mixed_float16", "auto"
+# On what a training runs; `fitting.strategies` makes them, and needs TensorFlow.
+CPU, ONE_GPU, MIRRORED, MULTI_WORKER, TPU = "cpu", "one-gpu", "mirrored", "multi-worker", "tpu"
+STRATEGIES: Final = (AUTO, CPU, ONE_GPU, MIRRORED, MULTI_WORKER, TPU)
+# What NumPy's and TensorFlow's generators take.
+_HIGHEST_SEED: Final = 2**32 - 1
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "task": TASKS,
@@ -77,6 +82,10 @@ class TrainingPlan:
         ):
             if getattr(self, name) < least:
                 raise DataError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        if self.network_size_px is not None and self.network_size_px < 1:
+            raise DataError(f"network_size_px must be at least 1; got {self.network_size_px}")
+        if self.seed > _HIGHEST_SEED:
+            raise DataError(f"seed must be at most {_HIGHEST_SEED}; got {self.seed}")
         for name, low, high in (
             ("learning_rate", 1e-8, 10.0),
             ("weight_decay", 0.0, 1.0),

@@ -26,6 +26,7 @@ from dr_training.data.preparation import MANIFEST
 from dr_training.data.splits import TEST, TRAIN, VALIDATION
 from dr_training.export import environment
 from dr_training.fitting.figures import validation_figures
+from dr_training.fitting.journal import write_history
 from dr_training.fitting.loop import BEST, STATE, Trainer
 from dr_training.fitting.packaging import package_grader
 from dr_training.fitting.plan import (
@@ -33,10 +34,11 @@ from dr_training.fitting.plan import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
+    TPU,
     TRAIN_HEAD,
     TrainingPlan,
 )
-from dr_training.fitting.strategies import TPU, Devices, choose_devices
+from dr_training.fitting.strategies import Devices, choose_devices
 from dr_training.networks import WEIGHTS_AUTO, WEIGHTS_RANDOM, Classifier, build_classifier
 from inference_image.contract import TASK_GRADE5
 
@@ -64,18 +66,20 @@ def train_records(
     restart: bool = False,
     package_id: str | None = None,
     command: str = "dr model train",
+    results: Path | None = None,
 ) -> Trained:
     """Train, go on from what a stopped training left, and write report and package.
 
     Args:
         records: folder that `dr data prepare` wrote; it needs `train` and `validation`.
-        out: folder of the results; several workers share it.
+        out: folder of state, epochs and results; the chief's counts.
         strategy: as in `strategies.choose_devices`.
         cpu_devices: logical devices of the CPU.
         threads: that decode pictures.
         restart: forget a training that `out` holds.
         package_id: model id; the folder's name when left out.
         command: what was typed, for the package's provenance.
+        results: folder of report, package and the epochs' figures; `out` when left out.
 
     Raises:
         DataError: the records leak, lack a part, or what is asked for is not possible.
@@ -131,12 +135,16 @@ def train_records(
         "environment": environment(threads=tf.config.threading.get_intra_op_parallelism_threads()),
     }
     package = None
+    folder = out if results is None else results
     if devices.is_chief:
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder != out:
+            write_history(folder, history)
         network = _plain_network(plan, size_px=train.size_px, values=values)
         if TEST in data.parts and len(data.parts[TEST]):
             report["test"] = _measured(network, data.parts[TEST], plan.batch_size)
         if plan.task == TASK_GRADE5:
-            package = out / PACKAGE
+            package = folder / PACKAGE
             package_grader(
                 network,
                 data,
@@ -153,7 +161,7 @@ def train_records(
                     **{k: report[k] for k in ("plan", "best_epoch", "devices", "environment")},
                 },
             )
-        _write_report(out / REPORT, report)
+        _write_report(folder / REPORT, report)
     return Trained(report=report, package=package)
 
 

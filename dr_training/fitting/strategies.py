@@ -11,21 +11,20 @@
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
 from dr_training.data.faults import DataError
-
-AUTO, CPU, ONE_GPU, MIRRORED, MULTI_WORKER, TPU = (
-    "auto",
-    "cpu",
-    "one-gpu",
-    "mirrored",
-    "multi-worker",
-    "tpu",
+from dr_training.fitting.plan import (
+    AUTO,
+    CPU,
+    MIRRORED,
+    MULTI_WORKER,
+    ONE_GPU,
+    STRATEGIES,
+    TPU,
 )
-STRATEGIES: Final = (AUTO, CPU, ONE_GPU, MIRRORED, MULTI_WORKER, TPU)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -279,7 +279,7 @@ def test_a_port_in_use_is_one_sentence() -> None:
             (),
             "MODEL_SERVER_WORKERS must be 1",
         ),
-        ({}, ("train",), "the only command is 'serve'; got 'train'"),
+        ({}, ("test",), "the commands are 'serve' and 'train', alone; got 'test'"),
     ],
 )
 def test_what_cannot_start_is_one_sentence(
@@ -546,4 +546,4 @@ def test_the_script_on_the_path_serves() -> None:
         check=False,
     )
     assert ended.returncode == serve.EXIT_SETTINGS
-    assert "the only command is 'serve'" in ended.stderr
+    assert "the commands are 'serve' and 'train'" in ended.stderr
