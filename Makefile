@@ -83,7 +83,7 @@ test-slow: setup-training setup-study lambda-emulator nginx .image-tools/.stamp 
 	$(TRAINING)/python -m pytest tests/slow --durations=10 -o faulthandler_timeout=2400
 	DR_TEST_TENSORFLOW=$(CURDIR)/$(TRAINING)/python $(BIN)/python -m pytest tests/contract/test_service.py -k tensorflow
 
-bench-serving: setup-bench ## Measure the service beside other servers, 25 min (BENCH=--quick: 3 min)
+bench-serving: setup-bench ## Measure the service beside other servers, 20 min (BENCH=--quick: 3 min)
 	$(BENCHING)/python -m benchmarks.serving $(BENCH)
 
 bench-prepare: setup ## CPU of decode, geometry, verdict beside the network's own (1 min)

@@ -253,7 +253,7 @@ def markdown(document: Document) -> str:
     """All tables, for between the markers."""
     parts = [
         _conditions(document),
-        "### Reached\n\n" + _targets(document),
+        "### Reached\n\nThe aims were set before anything was measured.\n\n" + _targets(document),
         "### Every figure\n\n" + _rates(document),
         "### Start and memory\n\n" + _starts(document),
         "### Where each millisecond goes\n\n" + _breakdown(document),
