@@ -1,10 +1,12 @@
 """Figures and commands that the documents quote are those of the committed models."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from dr_cli.photographs import drawn_photograph
 from inference_image.contract import GRADE_LABELS
 from inference_image.model_spec import load_model_spec
 from inference_image.predictor import Predictor
@@ -43,6 +45,26 @@ def test_what_is_quoted_of_the_real_photograph_is_what_the_model_answers(
     assert quoted[1] == GRADE_LABELS[answer.grade]
     assert float(quoted[2]) == pytest.approx(answer.probabilities[answer.grade], abs=0.006)
     assert float(quoted[3]) == pytest.approx(answer.referable.probability, abs=0.006)
+
+
+def test_the_readme_shows_what_its_commands_answer(repository: Path) -> None:
+    photograph = drawn_photograph(seed=0, grade=3, size_px=None)
+    predictor = Predictor.load(repository / "model_artifacts" / "mobilenet-demo", threads=1)
+    answer = predictor.predict(photograph.body, declared_type=photograph.content_type)
+    text = (repository / "README.md").read_text("utf-8")
+    shown = re.search(
+        r'"predictions": (\[.+?\]), "grade": (\d), "label": "(.+?)",\s+"referable": '
+        r'\{"probability": (\S+), "operating_point": "(\w+)", "threshold": (\S+), '
+        r'"positive": (\w+)',
+        text,
+    )
+    assert shown is not None
+    assert json.loads(shown[1]) == pytest.approx(answer.probabilities, abs=0.006)
+    assert (int(shown[2]), shown[3]) == (answer.grade, GRADE_LABELS[3])
+    assert float(shown[4]) == pytest.approx(answer.referable.probability, abs=0.006)
+    assert shown[5] == answer.referable.operating_point.name
+    assert float(shown[6]) == pytest.approx(answer.referable.operating_point.threshold, abs=0.001)
+    assert json.loads(shown[7]) is answer.referable.positive
 
 
 def test_the_card_of_the_demo_model_quotes_its_model_json(repository: Path) -> None:
