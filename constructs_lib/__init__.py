@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from constructs_lib.serverless_dr_endpoint import ServerlessDREndpoint
     from constructs_lib.stack_janitor import StackJanitor, time_to_live_tags
     from constructs_lib.traffic import TrafficShift
+    from constructs_lib.training_alarms import PipelineAlarms
+    from constructs_lib.training_pipeline import DRTrainingPipeline
+    from constructs_lib.training_rules import GateThresholds
     from inference_image.model_spec import ModelPackageError
 
 __all__ = [
@@ -39,9 +42,11 @@ __all__ = [
     "CostBudget",
     "DREndpoint",
     "DREndpointDashboard",
+    "DRTrainingPipeline",
     "DataCapture",
     "EndpointAlarms",
     "EndpointOptions",
+    "GateThresholds",
     "GoldenImageProbe",
     "InferenceImage",
     "InferenceImageRepo",
@@ -49,6 +54,7 @@ __all__ = [
     "ModelArtifact",
     "ModelArtifactBucket",
     "ModelPackageError",
+    "PipelineAlarms",
     "ProbeOptions",
     "RealtimeDREndpoint",
     "Scaling",
@@ -66,9 +72,11 @@ _HOMES = {
     "CostBudget": "constructs_lib.cost_budget",
     "DREndpoint": "constructs_lib.dr_endpoint",
     "DREndpointDashboard": "constructs_lib.dashboard",
+    "DRTrainingPipeline": "constructs_lib.training_pipeline",
     "DataCapture": "constructs_lib.endpoint_options",
     "EndpointAlarms": "constructs_lib.alarms",
     "EndpointOptions": "constructs_lib.endpoint_options",
+    "GateThresholds": "constructs_lib.training_rules",
     "GoldenImageProbe": "constructs_lib.probe",
     "InferenceImage": "constructs_lib.inference_image_repo",
     "InferenceImageRepo": "constructs_lib.inference_image_repo",
@@ -77,6 +85,7 @@ _HOMES = {
     "ModelArtifactBucket": "constructs_lib.model_artifact_bucket",
     # A package that cannot be used raises it out of `add_model` and `in_bucket`.
     "ModelPackageError": "inference_image.model_spec",
+    "PipelineAlarms": "constructs_lib.training_alarms",
     "ProbeOptions": "constructs_lib.probe",
     "RealtimeDREndpoint": "constructs_lib.realtime_dr_endpoint",
     "Scaling": "constructs_lib.scaling",

@@ -11,6 +11,7 @@ from constructs_lib.tokens import is_token, known_text
 SAGEMAKER_ENDPOINT: Final = "SageMaker endpoint"
 LAMBDA_FUNCTION: Final = "Lambda function"
 ALARMS: Final = "CloudWatch alarms"
+STATE_MACHINE: Final = "Step Functions state machine"
 # As the API reference says of CreateEndpoint.
 _ANY_CASE: Final = (SAGEMAKER_ENDPOINT,)
 
@@ -18,15 +19,20 @@ _Claim = tuple[str, str, str]
 _CLAIMED: Final[WeakKeyDictionary[IConstruct, dict[_Claim, str]]] = WeakKeyDictionary()
 
 
-def name_faults(construct: IConstruct, *, kinds: tuple[str, ...], name: str) -> list[str]:
-    """The fault of a name that another construct of the app has in the same place, by kind."""
+def name_faults(
+    construct: IConstruct, *, kinds: tuple[str, ...], name: str, prop: str = "endpoint_name"
+) -> list[str]:
+    """The fault of a name that another construct of the app has in the same place, by kind.
+
+    `prop` is the property that the name was given as.
+    """
     claimed = _CLAIMED.get(construct.node.root, {})
     holders = {kind: claimed.get(_claim(construct, kind, name)) for kind in kinds}
     return [
-        f"endpoint_name must be unique, and another {kind} of this account and region has the "
+        f"{prop} must be unique, and another {kind} of this account and region has the "
         f"name ({path}); got {name!r}"
         if kind != ALARMS
-        else f"endpoint_name must be unique among endpoints with alarms, whose names begin with "
+        else f"{prop} must be unique among endpoints with alarms, whose names begin with "
         f"it ({path} has it); got {name!r}"
         for kind, path in holders.items()
         if path is not None and not is_token(name)

@@ -188,6 +188,20 @@ WILDCARDS: Final[Mapping[str, str]] = {
     "WriteCapturedData": "Objects below the one prefix that captured data go to.",
     "MakeNetworkInterfaces": "Interfaces have no name before they are made.",
     "DescribeNetwork": "ec2:Describe… knows no resources.",
+    "ReadPhotographs": "Photographs below the one prefix that a training is given.",
+    "ReadRuns": "Folders of executions, which name them; of these what this role reads.",
+    "WriteRuns": "Folders of executions, which name them; of these what this role writes.",
+    "DeleteCheckpoints": "Folders of executions, which name them; of these the checkpoints.",
+    "BringCode": "Folders of executions, which name them; of these the code.",
+    "ReadReports": "Folders of executions, which name them; of these the two reports.",
+    "PublishPackages": "Packages of one id, which are named by their digests.",
+    "ReadPackages": "Packages of one id, which are named by their digests.",
+    "RunProcessing": "Jobs of this pipeline's steps, whose names end in what no other job has.",
+    "RunTraining": "Jobs of this pipeline's steps, whose names end in what no other job has.",
+    "WriteJobLogs": "Streams of this pipeline's jobs, in the group of all jobs of an account.",
+    "RegisterPackages": "Versions of the one group of models, which are numbered.",
+    "DeliverLogs": "Log deliveries know no resources.",
+    "TraceExecutions": "X-Ray knows no resources for what is sent to it.",
 }
 _OF_THE_CDK_WILDCARDS: Final = (
     "The CDK's own function; it copies from the bootstrap's bucket into the bucket of models."

@@ -78,9 +78,11 @@ class InferenceImage:
 
     `uri` ends in a digest or in the hash of the source, never in a tag that moves. `account`
     and `region` of its registry are given where they are known and may differ from the stack's.
+    `runtime` is `litert` or `tensorflow`, and None where nobody said it.
 
     Raises:
-        ValidationError: a `uri` that can come to mean another image, or an unknown architecture.
+        ValidationError: a `uri` that can come to mean another image, or an unknown architecture
+            or runtime.
     """
 
     uri: str
@@ -89,9 +91,12 @@ class InferenceImage:
     account: str | None = None
     region: str | None = None
     dependencies: Sequence[IDependable] = ()
+    runtime: str | None = None
 
     def __post_init__(self) -> None:
         faults = _architecture_faults(self.architecture)
+        if self.runtime is not None:
+            faults += _runtime_faults(self.runtime)
         # Text that ends in a token ends in what only the deployment knows.
         if not _PINNED.search(self.uri) and not _ends_in_token(self.uri):
             faults.append(
@@ -102,12 +107,19 @@ class InferenceImage:
 
     @classmethod
     def from_repository(
-        cls, repository: ecr.IRepository, *, digest: str, architecture: str
+        cls,
+        repository: ecr.IRepository,
+        *,
+        digest: str,
+        architecture: str,
+        runtime: str | None = None,
     ) -> "InferenceImage":
         """An image that is in an ECR repository already, by its `sha256:…` digest.
 
+        `runtime` need only be given where it matters, to train with the image.
+
         Raises:
-            ValidationError: `digest` is a tag, or the architecture is unknown.
+            ValidationError: `digest` is a tag, or the architecture or runtime is unknown.
         """
         faults = kind_faults(
             {"repository": repository},
@@ -126,14 +138,19 @@ class InferenceImage:
             architecture=architecture,
             account=known_text(repository.env.account),
             region=known_text(repository.env.region),
+            runtime=runtime,
         )
 
     @classmethod
-    def from_uri(cls, uri: str, *, architecture: str) -> "InferenceImage":
+    def from_uri(
+        cls, uri: str, *, architecture: str, runtime: str | None = None
+    ) -> "InferenceImage":
         """An image by its full URI, `<account>.dkr.ecr.<region>.amazonaws.com/<name>@sha256:…`.
 
+        `runtime` need only be given where it matters, to train with the image.
+
         Raises:
-            ValidationError: the URI is not of that form, or the architecture is unknown.
+            ValidationError: the URI is not of that form, or the architecture or runtime is unknown.
         """
         faults = _architecture_faults(architecture)
         match = _ECR_URI.fullmatch(uri) if isinstance(uri, str) else None
@@ -162,6 +179,7 @@ class InferenceImage:
             architecture=architecture,
             account=account,
             region=region,
+            runtime=runtime,
         )
 
     def grant_pull(self, role: iam.IRole) -> None:
@@ -340,8 +358,7 @@ class InferenceImageRepo(Construct):
             ValidationError: an architecture or runtime that there is no image for.
         """
         faults = _architecture_faults(architecture)
-        if runtime not in RUNTIMES:
-            faults.append(f"runtime must be one of {', '.join(RUNTIMES)}; got {runtime!r}")
+        faults += _runtime_faults(runtime)
         refuse(f"InferenceImageRepo {self.node.path}", faults)
         key = (str(architecture), runtime)
         if key not in self._images:
@@ -365,6 +382,7 @@ class InferenceImageRepo(Construct):
                     account=known_text(self.repository.env.account),
                     region=known_text(self.repository.env.region),
                     dependencies=(copy,),
+                    runtime=runtime,
                 )
             return InferenceImage(
                 uri=asset.image_uri,
@@ -373,6 +391,7 @@ class InferenceImageRepo(Construct):
                 account=known_text(stack.account),
                 region=known_text(stack.region),
                 dependencies=(asset,),
+                runtime=runtime,
             )
         return self._unbuilt(stack, architecture, runtime)
 
@@ -417,6 +436,7 @@ class InferenceImageRepo(Construct):
                 architecture=architecture,
                 account=account,
                 region=region,
+                runtime=runtime,
             )
 
 
@@ -447,3 +467,9 @@ def _architecture_faults(architecture: str) -> list[str]:
         # Platform of the build and rules of the endpoints follow from it: no tokens.
         f"architecture must be one of {', '.join(limits.ARCHITECTURES)}; got {shown(architecture)}"
     ]
+
+
+def _runtime_faults(runtime: object) -> list[str]:
+    if runtime in RUNTIMES:
+        return []
+    return [f"runtime must be one of {', '.join(RUNTIMES)}; got {shown(runtime)}"]

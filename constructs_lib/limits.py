@@ -91,6 +91,16 @@ REALTIME_MIN_CAPACITY: Final = 1
 SERVERLESS_MIN_PROVISIONED: Final = 1
 LAMBDA_MIN_PROVISIONED: Final = 0
 
+# --- Training and processing jobs -----------------------------------------------------------------
+JOB_ARCHITECTURES: Final = (AMD64,)
+JOB_NAME_CHARACTERS: Final = 63
+TRAINING_RUNTIME_S: Final = (1, 28 * 86_400)
+TRAINING_VOLUME_GB: Final = (1, 16_384)
+TRAINING_MIN_INSTANCES: Final = 1
+PROCESSING_RUNTIME_S: Final = (1, 777_600)
+PROCESSING_VOLUME_GB: Final = (1, 16_384)
+HYPERPARAMETER_TEXT_CHARACTERS: Final = 256
+
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
@@ -189,6 +199,41 @@ def _instance_types() -> dict[str, InstanceType]:
             )
     return types
 
+
+_TO_18 = "xlarge 2xlarge 4xlarge 9xlarge 18xlarge"
+_TO_96 = "2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 32xlarge 48xlarge 96xlarge"
+_FLEX = "large xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge"
+_R5_SIZES = f"{_TO_16} 24xlarge"
+# CPU families of training and processing jobs, none of which is Graviton.
+_JOB_FAMILIES: Final[Mapping[str, str]] = {
+    "t3": "medium large xlarge 2xlarge",
+    "m4": "xlarge 2xlarge 4xlarge 10xlarge 16xlarge",
+    "m5": _TO_24,
+    "m6i": _TO_32,
+    "m7i": _TO_48,
+    "m8i": f"large xlarge {_TO_96}",
+    "m7i-flex": _FLEX,
+    "m8i-flex": _FLEX,
+    "c4": "xlarge 2xlarge 4xlarge 8xlarge",
+    "c5": _TO_18,
+    "c6i": _TO_32.removeprefix("large "),
+    "c7i": _TO_48,
+    "c8i": f"xlarge {_TO_96}",
+    "c7i-flex": _FLEX.removeprefix("large "),
+    "c8i-flex": _FLEX.removeprefix("large "),
+    "r5": _R5_SIZES,
+    "r5d": _R5_SIZES,
+    "r6i": _TO_32,
+    "r7i": _TO_48,
+    "r8i": f"large xlarge {_TO_96}",
+    "r8i-flex": _FLEX,
+}
+PROCESSING_INSTANCE_TYPES: Final = frozenset(
+    f"ml.{family}.{size}" for family, sizes in _JOB_FAMILIES.items() for size in sizes.split()
+)
+TRAINING_INSTANCE_TYPES: Final = PROCESSING_INSTANCE_TYPES | {
+    f"ml.c5n.{size}" for size in _TO_18.split()
+}
 
 # The service model whose list of instance types this table is.
 BOTOCORE_VERSION: Final = "1.44.8"
@@ -312,6 +357,34 @@ _SERVERLESS_SCALING = Source(
     "model; RegisterScalableTarget there lists 0",
 )
 
+_TRAINING_JOB = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html",
+    checked=_CHECKED,
+    read="text and shape bounds in botocore 1.44.8's service model, which bounds a value of a "
+    "hyper-parameter by 256 characters in its text and by 2,500 in its shape: the smaller is here",
+)
+_TRAINING_RESOURCES = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ResourceConfig.html",
+    checked=_CHECKED,
+    read="names and lower bounds in botocore 1.44.8's service model; the top of a volume is that "
+    "of a gp2 volume, as known",
+)
+_STOPPING_CONDITION = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_StoppingCondition.html",
+    checked=_CHECKED,
+    read="text in botocore 1.44.8's service model",
+)
+_PROCESSING_CLUSTER = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ProcessingClusterConfig.html",
+    checked=_CHECKED,
+    read="names and shape bounds in botocore 1.44.8's service model",
+)
+_PROCESSING_STOPPING = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ProcessingStoppingCondition.html",
+    checked=_CHECKED,
+    read="shape bounds in botocore 1.44.8's service model",
+)
+
 SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
     {
         "SERVERLESS_MEMORY_SIZES_MIB": _SERVERLESS_CONFIG,
@@ -356,6 +429,16 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
         "TAG_VALUE_CHARACTERS": _TAG,
         "REALTIME_MIN_CAPACITY": _INSTANCE_SCALING,
         "SERVERLESS_MIN_PROVISIONED": _SERVERLESS_SCALING,
+        "JOB_ARCHITECTURES": _TRAINING_RESOURCES,
+        "JOB_NAME_CHARACTERS": _TRAINING_JOB,
+        "TRAINING_RUNTIME_S": _STOPPING_CONDITION,
+        "TRAINING_VOLUME_GB": _TRAINING_RESOURCES,
+        "TRAINING_MIN_INSTANCES": _TRAINING_RESOURCES,
+        "TRAINING_INSTANCE_TYPES": _TRAINING_RESOURCES,
+        "PROCESSING_INSTANCE_TYPES": _PROCESSING_CLUSTER,
+        "PROCESSING_RUNTIME_S": _PROCESSING_STOPPING,
+        "PROCESSING_VOLUME_GB": _PROCESSING_CLUSTER,
+        "HYPERPARAMETER_TEXT_CHARACTERS": _TRAINING_JOB,
         "BOTOCORE_VERSION": _PRODUCTION_VARIANT,
         "ACCELERATED_PATTERN": _PRODUCTION_VARIANT,
         "LOCAL_DISK_FAMILIES": _PRODUCTION_VARIANT,

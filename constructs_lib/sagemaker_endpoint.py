@@ -23,6 +23,7 @@ from constructs_lib.network import grant_sagemaker_network, select_subnets
 from constructs_lib.rules import fault
 from constructs_lib.tokens import known_text
 from constructs_lib.traffic import ALL_AT_ONCE, CANARY, ROLLING, TrafficShift
+from constructs_lib.volume_keys import grant_volume_key
 from inference_image.contract import ENV_SERVING_MODE, SERVING_MODE_REALTIME
 
 VARIANT_NAME: Final = "AllTraffic"
@@ -337,7 +338,7 @@ class SageMakerEndpoint(DREndpoint):
             )
         )
         if options.encryption_key is not None:
-            _grant_volume_key(role, options.encryption_key.key_arn)
+            grant_volume_key(role, options.encryption_key.key_arn)
         if options.data_capture is not None:
             options.data_capture.grant_write(role)
         if options.vpc is not None:
@@ -469,24 +470,4 @@ def _capacity(shift: TrafficShift) -> sagemaker.CfnEndpoint.CapacitySizeProperty
         )
     return sagemaker.CfnEndpoint.CapacitySizeProperty(
         type="CAPACITY_PERCENT", value=shift.percent or 0
-    )
-
-
-def _grant_volume_key(role: iam.IRole, key_arn: str) -> None:
-    # SageMaker makes a grant for the volumes on behalf of the execution role; which permissions
-    # that takes is the key's page "Using key policies": none of them is more than a volume needs.
-    role.add_to_principal_policy(
-        iam.PolicyStatement(
-            sid="UseVolumeKey",
-            actions=["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext"],
-            resources=[key_arn],
-        )
-    )
-    role.add_to_principal_policy(
-        iam.PolicyStatement(
-            sid="GrantVolumeKey",
-            actions=["kms:CreateGrant"],
-            resources=[key_arn],
-            conditions={"Bool": {"kms:GrantIsForAWSResource": "true"}},
-        )
     )

@@ -14,12 +14,14 @@ from constructs_lib.endpoint_options import Options
 
 CONSTRUCTS = (
     "DREndpointDashboard",
+    "DRTrainingPipeline",
     "EndpointAlarms",
     "GoldenImageProbe",
     "LambdaDREndpoint",
     "CostBudget",
     "InferenceImageRepo",
     "ModelArtifactBucket",
+    "PipelineAlarms",
     "RealtimeDREndpoint",
     "ServerlessDREndpoint",
     "StackJanitor",
@@ -46,6 +48,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         "constructs_lib.rules",
         "constructs_lib.scaling",
         "constructs_lib.traffic",
+        "constructs_lib.training_code",
+        "constructs_lib.training_rules",
+        "constructs_lib.training_states",
         "stacks.matrix",
     ],
 )

@@ -15,7 +15,8 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.json import JSONSnapshotExtension
 
 from stacks.matrix import MATRIX
-from tests.constructs_fixtures import matrix_templates
+from tests.constructs_fixtures import matrix_templates, new_stack, template_of
+from tests.training_fixtures import a_pipeline
 
 _MASKS = (
     # Digests of packages and sources.
@@ -46,6 +47,13 @@ def masked(template: dict[str, Any]) -> Any:
 def test_template(name: str, snapshot: SnapshotAssertion) -> None:
     one_file_a_row = snapshot.use_extension(JSONSnapshotExtension)
     assert masked(matrix_templates()[name]) == one_file_a_row
+
+
+def test_training_pipeline(snapshot: SnapshotAssertion) -> None:
+    stack = new_stack()
+    a_pipeline(stack, runs_bucket=None, training_instance_count=2)
+    one_file = snapshot.use_extension(JSONSnapshotExtension)
+    assert masked(template_of(stack)) == one_file
 
 
 def test_masks_hide_digests_and_nothing_else() -> None:

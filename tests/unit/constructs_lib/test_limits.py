@@ -146,6 +146,42 @@ def test_steps_of_an_update_are_what_the_service_model_says_in_words(
     assert f"between {low}% to {high}%" in batch
 
 
+@pytest.mark.parametrize(
+    ("limit", "shape"),
+    [
+        ("TRAINING_INSTANCE_TYPES", "TrainingInstanceType"),
+        ("PROCESSING_INSTANCE_TYPES", "ProcessingInstanceType"),
+    ],
+)
+def test_types_of_jobs_are_all_cpu_types_that_they_know_and_none_is_graviton(
+    limit: str, shape: str, shapes: dict[str, Any]
+) -> None:
+    accelerated = re.compile(limits.ACCELERATED_PATTERN)
+    known = getattr(limits, limit)
+    assert known == {name for name in shapes[shape]["enum"] if not accelerated.match(name)}
+    # A Graviton family has a g behind the number of its generation.
+    assert not [name for name in known if re.match(r"ml\.[a-z]+\dg", name)]
+    assert limits.JOB_ARCHITECTURES == (limits.AMD64,)
+
+
+def test_bounds_of_jobs_are_the_service_models(shapes: dict[str, Any]) -> None:
+    assert shapes["TrainingJobName"]["max"] == limits.JOB_NAME_CHARACTERS
+    assert shapes["ProcessingJobName"]["max"] == limits.JOB_NAME_CHARACTERS
+    for limit, shape in (
+        (limits.PROCESSING_RUNTIME_S, "ProcessingMaxRuntimeInSeconds"),
+        (limits.PROCESSING_VOLUME_GB, "ProcessingVolumeSizeInGB"),
+    ):
+        assert limit == (shapes[shape]["min"], shapes[shape]["max"]), shape
+    # Options of a processing job are words, options of a training texts: one bound holds for both.
+    assert shapes["ContainerArgument"]["max"] == limits.HYPERPARAMETER_TEXT_CHARACTERS
+    low, high = limits.TRAINING_RUNTIME_S
+    assert low == shapes["MaxRuntimeInSeconds"]["min"]
+    text = shapes["StoppingCondition"]["members"]["MaxRuntimeInSeconds"]["documentation"]
+    assert f"The maximum value is {high // 86_400} days" in text
+    text = shapes["CreateTrainingJobRequest"]["members"]["HyperParameters"]["documentation"]
+    assert f"limited to {limits.HYPERPARAMETER_TEXT_CHARACTERS} characters" in text
+
+
 def test_regions_are_those_of_cfn_lints_price_lists() -> None:
     assert version("cfn-lint") == regions.CFN_LINT_VERSION
     where = "data/schemas/extensions/aws_sagemaker_hosting/instancetype_enum.json"

@@ -4,17 +4,12 @@ moto's evaluator decides, over the templates with their references resolved; eve
 made twice, on the endpoint's own resource and on one that is another's.
 """
 
-import json
-import re
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import pytest
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
-from moto.iam.access_control import IAMPolicy, PermissionResult
 
 from constructs_lib import (
     DataCapture,
@@ -35,6 +30,7 @@ from tests.constructs_fixtures import (
     resources,
     template_of,
 )
+from tests.role_simulator import Request, RoleSimulator
 
 HERE = f"{REGION}:{ACCOUNT}"
 KEY = f"arn:aws:s3:::our-models/models/demo/{SHA256}.tar.gz"
@@ -47,15 +43,6 @@ VOLUME_KMS = f"arn:aws:kms:{HERE}:key/volumes"
 OTHER_KMS = f"arn:aws:kms:{HERE}:key/others"
 FUNCTION = f"arn:aws:lambda:{HERE}:function"
 LOGS = f"arn:aws:logs:{HERE}:log-group"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """An action on our own resource, and on those that are not ours."""
-
-    action: str
-    ours: str
-    others: tuple[str, ...]
 
 
 READ_MODEL = (
@@ -221,49 +208,19 @@ def template() -> Template:
     return template_of(stack)
 
 
-def resolved(value: Any) -> Any:
-    """`value` with the references that occur in our policies put in."""
-    if isinstance(value, list):
-        return [resolved(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"Fn::Join"}:
-        separator, parts = value["Fn::Join"]
-        return separator.join(resolved(part) for part in parts)
-    if value == {"Ref": "AWS::Partition"}:
-        return "aws"
-    if set(value) == {"Fn::GetAtt"}:
-        name, attribute = value["Fn::GetAtt"]
-        assert attribute == "Arn"
-        group = template()["Resources"][name]
-        assert group["Type"] == "AWS::Logs::LogGroup", f"{name} is not known here"
-        return f"{LOGS}:{group['Properties'].get('LogGroupName', name)}:*"
-    assert not any(key.startswith(("Fn::", "Ref")) for key in value), value
-    return {key: resolved(item) for key, item in value.items()}
-
-
 @cache
-def policies_of(role: str) -> tuple[IAMPolicy, ...]:
-    """The policies of the role of `role`, as `Serverless/Role` or `Serverless/Probe`."""
-    prefix = role.replace("/", "")
-    names = {
-        name
-        for name in resources(template(), "AWS::IAM::Role")
-        if re.match(prefix + ("Role" if prefix.endswith("Probe") else ""), name)
-    }
-    assert len(names) == 1, (role, names)
-    found = [
-        IAMPolicy({"policy_document": json.dumps(resolved(it["Properties"]["PolicyDocument"]))})
-        for it in resources(template(), "AWS::IAM::Policy").values()
-        if {"Ref": next(iter(names))} in it["Properties"]["Roles"]
-    ]
-    assert found
-    return tuple(found)
+def roles() -> RoleSimulator:
+    return RoleSimulator(template(), log_groups=LOGS)
 
 
 def allowed(role: str, action: str, resource: str) -> bool:
-    results = [policy.is_action_permitted(action, resource) for policy in policies_of(role)]
-    return PermissionResult.PERMITTED in results and PermissionResult.DENIED not in results
+    return roles().allowed(pattern(role), action, resource)
+
+
+def pattern(role: str) -> str:
+    """What the logical id of `role`, `Serverless/Role` or `Serverless/Probe`, begins with."""
+    prefix = role.replace("/", "")
+    return prefix + ("Role" if prefix.endswith("Probe") else "")
 
 
 NEEDED = [
@@ -308,7 +265,7 @@ def test_what_an_endpoint_does_not_use_it_may_not(role: str, action: str, on: st
 def test_the_only_resource_wildcards_are_of_actions_that_know_no_resource() -> None:
     found = set()
     for policy in resources(template(), "AWS::IAM::Policy").values():
-        for statement in resolved(policy["Properties"]["PolicyDocument"])["Statement"]:
+        for statement in roles().resolved(policy["Properties"]["PolicyDocument"])["Statement"]:
             if statement["Resource"] == "*":
                 actions = statement["Action"]
                 found |= {actions} if isinstance(actions, str) else set(actions)
