@@ -145,7 +145,9 @@ def environment(*, threads: int) -> dict[str, Any]:
         "architecture": platform.machine(),
         "threads": threads,
         "processors": os.cpu_count(),
-        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "libraries": {name: _version(name) for name in _LIBRARIES}
+        # The build for processors alone has a name of its own.
+        | {"tensorflow": _version("tensorflow") or _version("tensorflow-cpu")},
     }
 
 

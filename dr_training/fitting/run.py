@@ -106,7 +106,8 @@ def train_records(
             identity={
                 "plan": plan.as_document(),
                 "records": manifest_sha256,
-                "weights": classifier.weights,
+                # Why weights could not be had may be told otherwise at another start.
+                "weights": classifier.weights if classifier.pretrained else WEIGHTS_RANDOM,
             },
             threads=threads,
         )

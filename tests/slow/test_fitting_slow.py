@@ -86,6 +86,15 @@ run.choose_devices = lambda *_, **__: made  # a CPU can be split once
 for name, plan in (("mirrored-head", {head!r}), ("mirrored-all", {whole!r})):
     report = train_records(folder / "records", folder / name, TrainingPlan(**plan)).report
 assert report["devices"] == {{"strategy": "mirrored", "replicas": 2, "workers": 1}}, report
+
+# What the first of several workers would send, which has two devices: once, whole and exactly.
+import numpy as np
+from dr_training.fitting.sharing import Sharing
+chief = Sharing(Devices(name="x", strategy=made.strategy, replicas=2, workers=2, worker=0))
+content = np.random.default_rng(0).bytes(8 * 1024 * 1024 + 13)
+assert chief._bytes(content, len(content)) == content
+other = Sharing(Devices(name="x", strategy=made.strategy, replicas=2, workers=2, worker=1))
+assert not any(other._bytes(content, len(content)))
 """
 
 RECORDS = """

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -179,3 +180,22 @@ def test_the_command_of_the_provenance_does_the_same_again() -> None:
         "dr model train records --out model --network mobilenet --epochs 7 --learning-rate 0.0001 "
         "--no-augment --threads 2"
     )
+
+
+def test_a_stop_outside_of_an_epoch_is_said_and_is_no_success(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; from pathlib import Path; from dr_training.job import train;"
+        f"train._end_at_sigterm(Path({str(tmp_path)!r})); os.kill(os.getpid(), signal.SIGTERM);"
+        "signal.pause()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "", "")
+    reason = (tmp_path / "output" / "failure").read_text()
+    assert reason.startswith("stopped by SIGTERM before the first epoch or after the last one;")
