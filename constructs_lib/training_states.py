@@ -419,7 +419,6 @@ def _register(plan: PipelinePlan) -> State:
                     }
                 ],
                 "SupportedContentTypes": list(ACCEPTED_CONTENT_TYPES),
-                "SupportedResponseMIMETypes": [MEDIA_JSON],
             },
             "ModelMetrics": {
                 "ModelQuality": {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from constructs_lib.training_code import training_code
 from dr_local.cdk_cli import bootstrap, context_arguments, deploy, destroy, run_cdk
 from dr_local.errors import LocalAwsError
 from dr_local.lifecycle import LocalAws, running
@@ -20,27 +21,44 @@ APP = """
 from pathlib import Path
 
 import aws_cdk as cdk
+from aws_cdk import aws_s3 as s3
 
-from constructs_lib import InferenceImageRepo, ModelArtifactBucket, ServerlessDREndpoint
+from constructs_lib import (
+    DRTrainingPipeline, GateThresholds, InferenceImageRepo, ModelArtifactBucket,
+    ServerlessDREndpoint,
+)
 
 app = cdk.App()
 stack = cdk.Stack(
     app, "Clinic", synthesizer=cdk.DefaultStackSynthesizer(generate_bootstrap_version_rule=False)
 )
 bucket = ModelArtifactBucket(stack, "Models", removal_policy=cdk.RemovalPolicy.DESTROY)
+images = InferenceImageRepo(stack, "Images", source="source-digest", directory=Path("service"))
 endpoint = ServerlessDREndpoint(
     stack,
     "Endpoint",
     model=bucket.add_model(Path("package/demo"), publish="external"),
-    image=InferenceImageRepo(
-        stack, "Images", source="source-digest", directory=Path("service")
-    ).image(architecture="amd64"),
+    image=images.image(architecture="amd64"),
     memory_mib=int(app.node.get_context("memory")),
     environment={"DR_LOG_LEVEL": app.node.get_context("log-level")},
     endpoint_name="dr-clinic",
 )
 if owner := app.node.try_get_context("owner"):
     cdk.Tags.of(app).add("owner", owner)
+if app.node.try_get_context("training"):
+    DRTrainingPipeline(
+        stack,
+        "Training",
+        models=bucket,
+        image=images.image(architecture="amd64", runtime="tensorflow"),
+        photographs=s3.Bucket.from_bucket_name(stack, "Photographs", "photographs"),
+        package_id="demo",
+        hyperparameters={"network": "mobilenet", "weights": "random", "epochs": 20},
+        gate=GateThresholds(min_sensitivity=0.85, min_specificity=0.7, min_kappa=0.6),
+        training_instance_type="ml.c5.xlarge",
+        pipeline_name="dr-clinic",
+        removal_policy=cdk.RemovalPolicy.DESTROY,
+    )
 if app.node.try_get_context("broken"):
     # What no rule here lets through, and SageMaker refuses.
     endpoint.cfn_endpoint_config.add_property_override(
@@ -102,6 +120,10 @@ def leftovers(local: LocalAws) -> dict[str, list[str]]:
             for it in local.client("iam").list_roles()["Roles"]
             if not it["RoleName"].startswith("cdk-")
         ],
+        "machines": [
+            it["name"]
+            for it in local.client("stepfunctions").list_state_machines()["stateMachines"]
+        ],
         "logs": [
             it["logGroupName"] for it in local.client("logs").describe_log_groups()["logGroups"]
         ],
@@ -120,13 +142,36 @@ def empty(local: LocalAws, bucket: str) -> None:
         s3.delete_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])
 
 
+def look_at_training(local: LocalAws, outputs: dict[str, str]) -> None:
+    """The state machine is there, refers to what is there, and takes an execution."""
+    (arn,) = (value for value in outputs.values() if ":stateMachine:" in value)
+    steps = local.client("stepfunctions")
+    found = steps.describe_state_machine(stateMachineArn=arn)
+    assert found["name"] == "dr-clinic"
+    states = json.loads(found["definition"])["States"]
+    buckets = {it["Name"] for it in local.client("s3").list_buckets()["Buckets"]}
+    assert states["BringCode"]["Parameters"]["Bucket"] in buckets
+    roles = {it["Arn"] for it in local.client("iam").list_roles()["Roles"]}
+    assert found["roleArn"] in roles
+    for step in ("Prepare", "Train", "Gate", "Pack"):
+        assert states[step]["Parameters"]["RoleArn"] in roles
+    # The command line published the archive of source, where the first state copies it from.
+    bucket, _, key = states["BringCode"]["Parameters"]["CopySource"].partition("/")
+    archive = local.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+    assert archive == training_code()
+    # moto runs no job; that it takes an execution says that the definition is one.
+    started = steps.start_execution(stateMachineArn=arn, name="first")
+    executions = steps.list_executions(stateMachineArn=arn)["executions"]
+    assert [it["executionArn"] for it in executions] == [started["executionArn"]]
+
+
 def difference(local: LocalAws, context: dict[str, str], app_dir: Path) -> str:
     """What `cdk diff` says, which fails where there is a difference."""
     arguments = ["diff", STACK, "--method=template", "--fail", *context_arguments(context)]
     return run_cdk(local, arguments, name="diff", app_dir=app_dir).log_file.read_text()
 
 
-# Eleven runs of the command line, half a minute of work on a quiet machine.
+# Twelve runs of the command line, half a minute of work on a quiet machine.
 @pytest.mark.timeout(400)
 def test_an_endpoint_is_updated_in_place_and_destroyed_whole(
     app_dir: Path, local: LocalAws
@@ -186,6 +231,10 @@ def test_an_endpoint_is_updated_in_place_and_destroyed_whole(
     tags = local.client("sagemaker").list_tags(ResourceArn=tagged["endpoint"]["EndpointArn"])
     assert {"Key": "owner", "Value": "ana"} in tags["Tags"]
 
+    # A training beside the endpoint, into the same bucket of models.
+    context["training"] = "true"
+    look_at_training(local, deploy(local, [STACK], context=context, app_dir=app_dir).outputs[STACK])
+
     # An update that fails is said to have failed, and the endpoint serves as it did.
     with pytest.raises(LocalAwsError, match=r"cdk deploy .*failed") as caught:
         deploy(local, [STACK], context={**context, "broken": "true"}, app_dir=app_dir)
@@ -204,6 +253,7 @@ def test_an_endpoint_is_updated_in_place_and_destroyed_whole(
         "configs": [],
         "models": [],
         "roles": [],
+        "machines": [],
         "logs": [],
         "buckets": [],
     }
