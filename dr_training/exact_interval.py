@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 _TINY = 1e-300
-_HALVINGS = 100
+_HALVINGS = 60
 _MOST_TERMS = 10_000
 
 

@@ -31,12 +31,14 @@ def package_grader(
     network_facts: Mapping[str, Any],
     provenance: Mapping[str, Any],
     aim: float = _AIM,
+    saved_model: bool = False,
 ) -> ModelSpec:
     """Convert to a float `.tflite` and write a package; what is measured is the converted model.
 
     Temperature and thresholds (aims: `aim` sensitivity, `aim` specificity) come from the
     validation part, figures from the test part, or from the validation part where there is no
-    other, which the package then says.
+    other, which the package then says. With `saved_model` the package holds the network as a
+    SavedModel in place of the `.tflite`, for the tensorflow image.
 
     Raises:
         DataError: the validation part has no referable photograph, or no other.
@@ -73,7 +75,7 @@ def package_grader(
     }
     manifest = data.manifest
     gate = manifest.get("quality_gate")
-    return write_package(
+    spec = write_package(
         PackageContent(
             id=model_id,
             network=network_facts,
@@ -95,6 +97,11 @@ def package_grader(
         ),
         folder,
     )
+    if saved_model:
+        from dr_training.saved_package import replace_by_saved_model
+
+        spec = replace_by_saved_model(folder, network)
+    return spec
 
 
 def _pixels(part: Part) -> Any:

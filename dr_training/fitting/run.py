@@ -63,6 +63,7 @@ def train_records(
     strategy: str = "auto",
     cpu_devices: int = 1,
     threads: int = 1,
+    saved_model: bool = False,
     restart: bool = False,
     package_id: str | None = None,
     command: str = "dr model train",
@@ -76,6 +77,7 @@ def train_records(
         strategy: as in `strategies.choose_devices`.
         cpu_devices: logical devices of the CPU.
         threads: that decode pictures.
+        saved_model: as in `packaging.package_grader`.
         restart: forget a training that `out` holds.
         package_id: model id; the folder's name when left out.
         command: what was typed, for the package's provenance.
@@ -151,6 +153,7 @@ def train_records(
                 data,
                 folder=package,
                 model_id=package_id or out.resolve().name,
+                saved_model=saved_model,
                 network_facts={
                     "name": plan.network,
                     "backbone_weights": classifier.weights,

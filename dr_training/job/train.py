@@ -86,6 +86,8 @@ def _train(places: TrainingPlaces, wanted: Hyperparameters, hosts: Hosts, out: P
             package_id=wanted.package_id,
             command=_command(wanted),
             results=places.model,
+            # What the image of this job serves; it holds no LiteRT.
+            saved_model=True,
         )
     except TrainingStoppedError as stopped:
         raise JobError(

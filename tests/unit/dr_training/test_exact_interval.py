@@ -1,11 +1,14 @@
 """Exact intervals against SciPy's beta distribution, and what a number can show at best."""
 
 import math
+import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import beta
+from scipy.stats import beta, binom
 
 from dr_training.exact_interval import (
     best_bound,
@@ -66,3 +69,20 @@ def test_the_number_needed_is_the_least_that_can_show_the_minimum(minimum: float
 def test_of_nothing_nothing_can_be_shown() -> None:
     assert best_bound(0) == 0
     assert number_needed(0) == 1
+
+
+def _passes(number: int, minimum: float, share: float) -> float:
+    """How often a model of this share passes with so many photographs, each of another patient."""
+    right = np.arange(1, number + 1)
+    least = right[beta.ppf(0.025, right, number - right + 1) >= minimum]
+    return float(binom.sf(least[0] - 1, number, share)) if len(least) else 0.0
+
+
+@pytest.mark.parametrize("minimum", [0.70, 0.80, 0.85, 0.90, 0.95])
+def test_the_page_says_how_many_patients_are_needed(minimum: float, repository: Path) -> None:
+    page = (repository / "docs" / "training-on-sagemaker.md").read_text()
+    (row,) = re.findall(rf"^\| {minimum:.2f} \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert int(row[0]) == number_needed(minimum)
+    # One photograph more can make it a little rarer, so the least number holds from there on.
+    enough = [_passes(number, minimum, (1 + minimum) / 2) >= 0.8 for number in range(1, 700)]
+    assert int(row[1]) == 700 - enough[::-1].index(False)
