@@ -1,5 +1,6 @@
 """The page on stacks and constructs says what the code does."""
 
+import json
 import re
 import shutil
 from dataclasses import fields
@@ -15,6 +16,7 @@ from dr_experiments.pricing import PriceTable
 from stacks.matrix import MATRIX
 from stacks.settings import Settings
 from tests.constructs_fixtures import an_artifact, an_image, make_package, new_app
+from tests.state_machines import definition_of
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,26 @@ def test_the_example_of_an_operated_endpoint_synthesizes(
     shutil.rmtree(output)
     for kind in ("SageMaker::Endpoint", "Lambda::Url", "Dashboard", "ScalingPolicy", "Alarm"):
         assert kind in template
+
+
+def test_the_example_of_a_training_synthesizes(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (repository / "docs" / "training-on-sagemaker.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(example, "docs/training-on-sagemaker.md", "exec"), names)  # noqa: S102 (the page's own example)
+    output = Path(names["app"].outdir)
+    template = json.loads((output / "Training.template.json").read_text())
+    shutil.rmtree(output)
+    states = definition_of(template)["States"]
+    listed = re.findall(
+        r"^\| (`\w+`(?:, `\w+`)*) \|", text.split("## The pipeline")[1], re.MULTILINE
+    )
+    assert {name for cell in listed for name in re.findall(r"\w+", cell)} == set(states) - {
+        "Places"
+    }
 
 
 def test_the_cost_of_a_probe_is_what_its_arithmetic_gives(repository: Path) -> None:
