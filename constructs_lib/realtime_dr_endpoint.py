@@ -31,7 +31,11 @@ class RealtimeDREndpoint(SageMakerEndpoint):
     """Grades fundus photographs on instances that run all the time.
 
         RealtimeDREndpoint(
-            self, "Endpoint", model=model, image=image, instance_type="ml.c7g.xlarge"
+            self,
+            "Endpoint",
+            model=model,
+            image=image,
+            instance_type="ml.c7g.xlarge",
         )
 
     Args:
