@@ -23,13 +23,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from inference_image.model_spec import load_model_spec, verify_files
 from inference_image.predictor import Predictor
 from tests.service_harness import Served
 from tests.service_harness import running as running_service
+from tests.slow.sagemaker_job import Job
+from tests.slow.test_fitting_slow import _losses
+from tests.slow.test_training_job_slow import PARAMETERS, records
+from tests.slow.test_training_slow import training_python
 from tools.debian import DebianError, DebianPackages
 from tools.docker_engine import DEBIAN_SUITE, Engine, debian_base, docker_engine
 from tools.image import Build, build_image, save
 from tools.image_archive import Archive, programs
+
+__all__ = ["records", "training_python"]
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -41,6 +48,11 @@ LOCKED_DOWN = (
     *("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"),
     *("--security-opt", "no-new-privileges", "--pids-limit", "64"),
     *("--memory", "512m", "--memory-swap", "512m", "--cpus", "1"),
+)
+# SageMaker's root is writable; a job with network isolation has no network.
+ISOLATED = (
+    *("--read-only", "--tmpfs", "/tmp", "--network", "none"),
+    *("--security-opt", "no-new-privileges", "--memory", "3g"),
 )
 UNCHECKED_HASH = 0b01
 
@@ -438,6 +450,63 @@ def test_the_tensorflow_image_serves_a_saved_model_with_a_root_that_cannot_be_wr
                 # That it came without a description is said once.
                 assert event["level"] == "info" or event["event"] == "model_without_description"
         assert running.stop() == 0
+
+
+def test_the_tensorflow_image_trains_and_stops_as_process_1(
+    images: Images, records: Path, training_python: Path, repository: Path, tmp_path: Path
+) -> None:
+    image = images.get("tensorflow", "amd64").name
+    job = Job(tmp_path / "job", training_python, repository, 2)
+    # Two jobs of one host each; the first one ends by itself.
+    roots = []
+    for index, epochs in ((0, "2"), (1, "100000")):
+        root = job.fill(index, records, {**PARAMETERS, "epochs": epochs, "stop_patience": "99999"})
+        config = root / "input" / "config" / "resourceconfig.json"
+        config.write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
+        roots.append(root)
+    whole, stopped = roots
+    done = images.engine.run(
+        "run", "--rm", *ISOLATED, "--volume", f"{whole}:/opt/ml", image, "train", check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(_losses(whole / "model")) == 2
+    spec = load_model_spec(whole / "model" / "package")
+    verify_files(spec, whole / "model" / "package")
+    report = json.loads((whole / "model" / "training.json").read_text())
+    libraries = report["environment"]["libraries"]
+    assert libraries["tensorflow"]
+    assert (libraries["ai-edge-litert"], libraries["scipy"]) == (None, None)
+
+    identity = images.engine.run(
+        "run", "--detach", *ISOLATED, "--volume", f"{stopped}:/opt/ml", image, "train"
+    ).stdout.strip()
+    try:
+        state = stopped / "checkpoints" / "state.npz"
+        until = time.monotonic() + 600
+        while not state.exists():
+            running = images.engine.run("inspect", "--format", "{{.State.Running}}", identity)
+            assert running.stdout.strip() == "true", images.engine.run("logs", identity).stderr
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        images.engine.run("stop", "-t", "120", identity)
+        code = images.engine.run("inspect", "--format", "{{.State.ExitCode}}", identity)
+        assert code.stdout.strip() == "143"
+    finally:
+        images.engine.run("rm", "--force", "--volumes", identity, check=False)
+    reason = (stopped / "output" / "failure").read_text()
+    assert reason.startswith("stopped by SIGTERM in epoch ")
+    assert reason.endswith("; the state is saved.")
+
+
+def test_the_litert_image_refuses_to_train(images: Images, tmp_path: Path) -> None:
+    image = images.get("litert", "amd64").name
+    done = images.engine.run(
+        "run", "--rm", *ISOLATED, "--volume", f"{tmp_path}:/opt/ml", image, "train", check=False
+    )
+    assert done.returncode == 2
+    assert (tmp_path / "output" / "failure").read_text() == (
+        "this image holds no TensorFlow; train needs the tensorflow image."
+    )
 
 
 def test_a_model_that_is_not_there_ends_it_with_a_sentence(images: Images) -> None:
