@@ -2,7 +2,7 @@
 
     python -m benchmarks.gate_coverage
 
-The gate says that this happens in at most 2.5 % of test parts. Here test parts are simulated:
+The gate's aim is at most 2.5 % of test parts. Here test parts are simulated:
 patients with one to three photographs, whose answers agree more than those of two patients do, and
 a model whose true sensitivity, or true kappa, is the minimum. Percent of simulated test parts whose
 lower bound is above the truth; about four minutes of CPU.
