@@ -30,6 +30,9 @@ LOG_GROUP: Final = "AWS::Logs::LogGroup"
 CONFIG: Final = "AWS::SageMaker::EndpointConfig"
 ALARM: Final = "AWS::CloudWatch::Alarm"
 
+# What executions of a training keep.
+_RUNS: Final = "/Runs/Bucket/"
+
 # Functions that the CDK itself adds to a stack for this library's buckets.
 _OF_THE_CDK: Final = ("Custom::CDKBucketDeployment", "Custom::S3AutoDeleteObjects")
 
@@ -44,6 +47,7 @@ class Acknowledged:
         resource: type of the resources that it is acknowledged on.
         reason: why it stands.
         under: only on resources whose path holds this text.
+        but: not on resources whose path holds this text.
         choice: the deployment decides it and not the construct; acknowledged for this project's
             own stacks, which hold no patient's data, and reported in everybody else's.
     """
@@ -53,7 +57,12 @@ class Acknowledged:
     resource: str
     reason: str
     under: str = ""
+    but: str = ""
     choice: bool = False
+
+    def stands_at(self, path: str) -> bool:
+        """Whether it is acknowledged on the resource of this path, if it is one of its type."""
+        return self.under in path and not (self.but and self.but in path)
 
 
 ACKNOWLEDGED: Final = (
@@ -125,9 +134,20 @@ ACKNOWLEDGED: Final = (
         rule="S3BucketReplicationEnabled",
         packs=_STRICT,
         resource=BUCKET,
+        but=_RUNS,
         reason=(
             "A package can be packed again from its folder, byte for byte, and pushed anywhere; "
             "access logs are kept for 90 days in one region."
+        ),
+    ),
+    Acknowledged(
+        rule="S3BucketReplicationEnabled",
+        packs=_STRICT,
+        resource=BUCKET,
+        under=_RUNS,
+        reason=(
+            "What a training keeps can be made again from the photographs; a copy of patients' "
+            "records in another place would be one more to delete."
         ),
     ),
     Acknowledged(
@@ -135,10 +155,22 @@ ACKNOWLEDGED: Final = (
         packs=_STRICT,
         resource=BUCKET,
         under="/Bucket/",
+        but=_RUNS,
         choice=True,
         reason=(
             "Encrypted with keys that S3 manages; a model trained on drawn photographs is no "
             "secret. encryption_key= on ModelArtifactBucket takes a key of your own."
+        ),
+    ),
+    Acknowledged(
+        rule="S3DefaultEncryptionKMS",
+        packs=_STRICT,
+        resource=BUCKET,
+        under=_RUNS,
+        choice=True,
+        reason=(
+            "Encrypted with keys that S3 manages; it holds records of the photographs that a "
+            "training was given. encryption_key= on DRTrainingPipeline takes a key of your own."
         ),
     ),
     Acknowledged(
@@ -167,8 +199,8 @@ ACKNOWLEDGED: Final = (
         resource=ALARM,
         choice=True,
         reason=(
-            "A rollback alarm is read by the deployment that it takes back; whom else to tell is "
-            "the deployment's choice."
+            "Whom to tell is the deployment's choice: alarm_actions= on a training, alarms= on an "
+            "endpoint, whose rollback alarms the deployment that they take back reads itself."
         ),
     ),
 )
@@ -188,7 +220,10 @@ WILDCARDS: Final[Mapping[str, str]] = {
     "WriteCapturedData": "Objects below the one prefix that captured data go to.",
     "MakeNetworkInterfaces": "Interfaces have no name before they are made.",
     "DescribeNetwork": "ec2:Describe… knows no resources.",
-    "ReadPhotographs": "Photographs below the one prefix that a training is given.",
+    "ReadPhotographs": (
+        "Photographs below the prefix that a training is given; without one, the whole bucket is "
+        "photographs."
+    ),
     "ReadRuns": "Folders of executions, which name them; of these what this role reads.",
     "WriteRuns": "Folders of executions, which name them; of these what this role writes.",
     "DeleteCheckpoints": "Folders of executions, which name them; of these the checkpoints.",
@@ -196,8 +231,7 @@ WILDCARDS: Final[Mapping[str, str]] = {
     "ReadReports": "Folders of executions, which name them; of these the two reports.",
     "PublishPackages": "Packages of one id, which are named by their digests.",
     "ReadPackages": "Packages of one id, which are named by their digests.",
-    "RunProcessing": "Jobs of this pipeline's steps, whose names end in what no other job has.",
-    "RunTraining": "Jobs of this pipeline's steps, whose names end in what no other job has.",
+    "MakeJobLogGroup": "The one group of all jobs of an account, which its ARN names with a star.",
     "WriteJobLogs": "Streams of this pipeline's jobs, in the group of all jobs of an account.",
     "RegisterPackages": "Versions of the one group of models, which are numbered.",
     "DeliverLogs": "Log deliveries know no resources.",
@@ -222,7 +256,7 @@ def acknowledge_findings(scope: IConstruct, *, choices: bool = False) -> None:
         found = [
             cdk.Acknowledgment(id=f"{pack}::{pack}-{row.rule}", reason=row.reason)
             for row in ACKNOWLEDGED
-            if row.resource == kind and row.under in path and (choices or not row.choice)
+            if row.resource == kind and row.stands_at(path) and (choices or not row.choice)
             for pack in row.packs
         ]
         if kind == POLICY:

@@ -100,6 +100,8 @@ TRAINING_MIN_INSTANCES: Final = 1
 PROCESSING_RUNTIME_S: Final = (1, 777_600)
 PROCESSING_VOLUME_GB: Final = (1, 16_384)
 HYPERPARAMETER_TEXT_CHARACTERS: Final = 256
+MODEL_PACKAGE_GROUP_CHARACTERS: Final = 63
+MODEL_PACKAGE_GROUP_PATTERN: Final = r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,6 +365,11 @@ _TRAINING_JOB = Source(
     read="text and shape bounds in botocore 1.44.8's service model, which bounds a value of a "
     "hyper-parameter by 256 characters in its text and by 2,500 in its shape: the smaller is here",
 )
+_MODEL_PACKAGE_GROUP = Source(
+    url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateModelPackageGroup.html",
+    checked=_CHECKED,
+    read="shape bounds in botocore 1.44.8's service model; the page itself was not read",
+)
 _TRAINING_RESOURCES = Source(
     url="https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ResourceConfig.html",
     checked=_CHECKED,
@@ -439,6 +446,8 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
         "PROCESSING_RUNTIME_S": _PROCESSING_STOPPING,
         "PROCESSING_VOLUME_GB": _PROCESSING_CLUSTER,
         "HYPERPARAMETER_TEXT_CHARACTERS": _TRAINING_JOB,
+        "MODEL_PACKAGE_GROUP_CHARACTERS": _MODEL_PACKAGE_GROUP,
+        "MODEL_PACKAGE_GROUP_PATTERN": _MODEL_PACKAGE_GROUP,
         "BOTOCORE_VERSION": _PRODUCTION_VARIANT,
         "ACCELERATED_PATTERN": _PRODUCTION_VARIANT,
         "LOCAL_DISK_FAMILIES": _PRODUCTION_VARIANT,

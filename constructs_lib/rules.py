@@ -270,11 +270,13 @@ def lambda_faults(
     return faults
 
 
-def tag_faults(tags: Mapping[str, str]) -> list[str]:
-    """Faults of tags on an endpoint."""
+def tag_faults(tags: Mapping[str, str], *, added: int = 0) -> list[str]:
+    """Faults of tags of one's own; `added` is how many the service adds to them itself."""
     faults = []
-    if len(tags) > limits.TAGS:
-        faults.append(fault("tags", f"at most {limits.TAGS}", len(tags), "TAGS"))
+    most = limits.TAGS - added
+    if len(tags) > most:
+        because = f", because AWS adds {added} of its own" if added else ""
+        faults.append(fault("tags", f"at most {most}{because}", len(tags), "TAGS"))
     for key, value in tags.items():
         if is_token(key):
             continue

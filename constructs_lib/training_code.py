@@ -1,7 +1,8 @@
-"""The project's Python source as one archive: what a job trains with, beside the image.
+"""The project's code for a training as one archive: what a job runs with, beside the image.
 
 The image holds the service and nothing of `dr_training`; the archive is handed to each job as a
-channel. It holds source only, in one order, with one date and uncompressed, so that its digest
+channel, and holds nothing of the service: a model is judged by the code that will serve it, the
+image's own. It holds source only, in one order, with one date and uncompressed, so that its digest
 follows the source alone: not caches, dates, or the machine's zlib.
 """
 
@@ -14,7 +15,7 @@ from typing import Final
 from constructs_lib.rules import ValidationError
 
 CODE_FILE: Final = "dr-training-code.zip"
-PACKAGES: Final = ("dr_training", "inference_image")
+PACKAGE: Final = "dr_training"
 _DATE: Final = (1980, 1, 1, 0, 0, 0)
 _MODE: Final = 0o644 << 16
 
@@ -34,29 +35,26 @@ def package_folder(name: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def training_code(folders: dict[str, Path] | None = None) -> bytes:
-    """The archive; `folders` are the packages' by name, or where they are installed.
+def training_code(folder: Path | None = None) -> bytes:
+    """The archive; `folder` is the package's, or where it is installed.
 
     Raises:
-        ValidationError: a package is not there, or a folder holds no source.
+        ValidationError: the package is not there, or its folder holds no source.
     """
-    found = folders or {name: package_folder(name) for name in PACKAGES}
+    found = folder or package_folder(PACKAGE)
+    sources = sorted(
+        path.relative_to(found).as_posix() for path in found.rglob("*.py") if path.is_file()
+    )
+    if not sources:
+        raise ValidationError(
+            "DRTrainingPipeline", [f"the package {PACKAGE} must hold source; it holds none"]
+        )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression=zipfile.ZIP_STORED) as archive:
-        for name in sorted(found):
-            sources = sorted(
-                path.relative_to(found[name]).as_posix()
-                for path in found[name].rglob("*.py")
-                if path.is_file()
-            )
-            if not sources:
-                raise ValidationError(
-                    "DRTrainingPipeline", [f"the package {name} must hold source; it holds none"]
-                )
-            for source in sources:
-                entry = zipfile.ZipInfo(f"{name}/{source}", date_time=_DATE)
-                entry.external_attr = _MODE
-                # Otherwise the system that packs is written into it.
-                entry.create_system = 3
-                archive.writestr(entry, (found[name] / source).read_bytes())
+        for source in sources:
+            entry = zipfile.ZipInfo(f"{PACKAGE}/{source}", date_time=_DATE)
+            entry.external_attr = _MODE
+            # Otherwise the system that packs is written into it.
+            entry.create_system = 3
+            archive.writestr(entry, (found / source).read_bytes())
     return buffer.getvalue()

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
@@ -18,7 +18,7 @@ from aws_cdk import aws_stepfunctions as stepfunctions
 from constructs import Construct
 
 from constructs_lib import limits
-from constructs_lib.claimed_names import ALARMS, STATE_MACHINE, claim_name, name_faults
+from constructs_lib.claimed_names import STATE_MACHINE, claim_name, name_faults
 from constructs_lib.endpoint_options import OPTION_KINDS
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.kinds import BUCKET, FLAG, KEY, TEXT, Kind, kind_faults, required
@@ -37,11 +37,13 @@ from constructs_lib.training_roles import (
     grant_training,
 )
 from constructs_lib.training_rules import (
+    DAY_S,
     PIPELINE_NAME_CHARACTERS,
     GateThresholds,
     hyperparameter_faults,
     image_runtime_faults,
     job_faults,
+    keeping_faults,
     option_arguments,
     option_texts,
     pipeline_faults,
@@ -49,14 +51,15 @@ from constructs_lib.training_rules import (
 )
 from constructs_lib.training_states import (
     PROCESSING_STEPS,
+    QUOTA_WAIT_S,
     Machines,
     PipelinePlan,
     definition,
+    runs_folder,
 )
 
 RANDOM_WEIGHTS: Final = "dr-endpoints:trainsFromRandomWeights"
 _LOG_PREFIX: Final = "/aws/vendedlogs/states/"
-_DAY_S: Final = 86_400
 # As `ec2.Port.esp()`, without ports, which this protocol has none of.
 _ESP: Final = ec2.Port(protocol=ec2.Protocol.ESP, string_representation="ESP")
 # TensorFlow's, and what encryption between hosts takes.
@@ -66,6 +69,10 @@ _BETWEEN_HOSTS: Final = (ec2.Port.tcp(TRAINING_PORT), ec2.Port.udp(500), _ESP)
 # Of every job: finding an instance, fetching what it reads, writing what it made.
 _AROUND_A_JOB_S: Final = 3600
 _JOBS: Final = len(PROCESSING_STEPS) + 1
+# Step Functions marks a job that it waits for as its own (as known).
+_TAGS_OF_A_JOB: Final = 1
+# A version that another has taken the place of is of no use: each run has a folder of its own.
+_NONCURRENT_DAYS: Final = 1
 _OPTIONS: Final = Kind(words="a mapping of options to values, {'epochs': 20}", types=(Mapping,))
 _KINDS: Final[Mapping[str, Kind]] = {
     "models": Kind(words="a ModelArtifactBucket", types=(ModelArtifactBucket,), optional=False),
@@ -128,7 +135,8 @@ class DRTrainingPipeline(Construct):
     Each execution prepares records from the photographs, trains on Spot instances, judges the model
     on the records' test part, and where the gate is passed, packs it into the bucket of models and
     registers it as `PendingManualApproval`. A gate that is not passed ends it as failed, with the
-    error `GateRefused` and the reasons. It keeps everything below `runs/<its name>/`.
+    error `GateRefused` and the reasons. It keeps everything below
+    `runs/<pipeline_name>/<its name>/`.
 
     Args:
         models: the bucket of packages; the package goes to `models/<package_id>/<digest>.tar.gz`.
@@ -153,11 +161,15 @@ class DRTrainingPipeline(Construct):
         processing_instance_type: of the jobs that prepare, judge and pack.
         processing_volume_gb: of these jobs, 1 to 16,384.
         processing_max_runtime_s: of each of these jobs, at most 9 days.
-        runs_bucket: your own bucket for what executions keep; its life is yours.
+        runs_bucket: your own bucket for what executions keep; several pipelines may share it. Its
+            life is yours.
+        keep_runs_days: after how many days what an execution keeps is deleted, photographs' records
+            among it, from the bucket that is made here; at least as long as an execution may take.
+            None keeps it.
         encryption_key: KMS key of the volumes, and of the bucket that is made here.
         pipeline_name: of the state machine; jobs, alarms and the group of models begin with it. At
             most 42 lower-case letters, digits and inner hyphens.
-        model_package_group_name: a group of the model registry that is there already.
+        model_package_group_name: a group of the model registry that is there already, by its name.
         alarm_actions: of the alarms of failed and timed-out executions.
         log_retention: how long the state machine's log is kept. The jobs' logs are in SageMaker's
             own groups, which all jobs of an account share.
@@ -169,13 +181,15 @@ class DRTrainingPipeline(Construct):
             2222, UDP 500 and ESP.
         network_isolation: no network for the containers, except among the hosts of one training.
         removal_policy: what `cdk destroy` does with the bucket and the group that are made here. A
-            group that holds models is not deleted: delete its versions first.
+            group that holds models is not deleted: delete its versions first. One that was kept has
+            its name still: give it as model_package_group_name to deploy again.
         auto_delete_objects: empty the bucket before it is deleted; needs DESTROY.
-        tags: on all that the construct defines, and on each job.
+        tags: on all that the construct defines, and on each job; at most 49, since Step Functions
+            adds one to a job.
 
     Defaults: the whole bucket of photographs; `dr data prepare`'s own options; one host, 50 GB, a
         day of training, Spot, twice the time with the wait; `ml.m5.xlarge`, 50 GB and four hours
-        for the other jobs; a bucket and a group of its own, kept; no key; a name from the
+        for the other jobs; a bucket and a group of its own, kept for ever; no key; a name from the
         construct's path; alarms without actions; one month of logs; no VPC; isolated; no tags.
 
     Defines: a state machine with its role and log group, two roles of jobs, two alarms, the archive
@@ -202,13 +216,14 @@ class DRTrainingPipeline(Construct):
         training_instance_type: str,
         training_instance_count: int = 1,
         training_volume_gb: int = 50,
-        training_max_runtime_s: int = _DAY_S,
+        training_max_runtime_s: int = DAY_S,
         spot: bool = True,
         training_max_wait_s: int | None = None,
         processing_instance_type: str = "ml.m5.xlarge",
         processing_volume_gb: int = 50,
         processing_max_runtime_s: int = 4 * 3600,
         runs_bucket: s3.IBucket | None = None,
+        keep_runs_days: int | None = None,
         encryption_key: kms.IKey | None = None,
         pipeline_name: str | None = None,
         model_package_group_name: str | None = None,
@@ -229,27 +244,44 @@ class DRTrainingPipeline(Construct):
         refuse(subject, kind_faults({name: given[name] for name in _KINDS}, _KINDS))
         stack = cdk.Stack.of(self)
         named = known_text(pipeline_name)
+        jobs = job_faults(
+            training_instance_type=known_text(training_instance_type),
+            training_instance_count=known_number(training_instance_count),
+            training_volume_gb=known_number(training_volume_gb),
+            training_max_runtime_s=known_number(training_max_runtime_s),
+            training_max_wait_s=known_number(training_max_wait_s),
+            spot=spot,
+            processing_instance_type=known_text(processing_instance_type),
+            processing_volume_gb=known_number(processing_volume_gb),
+            processing_max_runtime_s=known_number(processing_max_runtime_s),
+            volume_key=encryption_key is not None,
+        )
+        wait_s = training_max_wait_s if spot else None
+        # Twice a token is none.
+        if spot and wait_s is None and not jobs and not is_token(training_max_runtime_s):
+            wait_s = 2 * training_max_runtime_s
+        timeout_s = (
+            None
+            if jobs
+            else _timeout_s(
+                training_max_runtime_s if wait_s is None else wait_s, processing_max_runtime_s
+            )
+        )
         faults = [
             *image_runtime_faults(runtime=image.runtime, architecture=image.architecture),
             *image_faults(image, stack),
-            *pipeline_faults(pipeline_name=named, package_id=known_text(package_id)),
+            *pipeline_faults(
+                pipeline_name=named,
+                package_id=known_text(package_id),
+                model_package_group_name=known_text(model_package_group_name),
+            ),
             *gate.faults(),
             *hyperparameter_faults(hyperparameters, network_isolation=network_isolation),
             *preparation_faults(preparation or {}),
-            *job_faults(
-                training_instance_type=known_text(training_instance_type),
-                training_instance_count=known_number(training_instance_count),
-                training_volume_gb=known_number(training_volume_gb),
-                training_max_runtime_s=known_number(training_max_runtime_s),
-                training_max_wait_s=known_number(training_max_wait_s),
-                spot=spot,
-                processing_instance_type=known_text(processing_instance_type),
-                processing_volume_gb=known_number(processing_volume_gb),
-                processing_max_runtime_s=known_number(processing_max_runtime_s),
-                volume_key=encryption_key is not None,
-            ),
+            *jobs,
+            *keeping_faults(keep_runs_days, own_bucket=runs_bucket is None, longest_s=timeout_s),
             *_network_faults(vpc, vpc_subnets, security_groups),
-            *tag_faults(tags or {}),
+            *tag_faults(tags or {}, added=_TAGS_OF_A_JOB),
             *_region_faults(
                 stack,
                 photographs=photographs,
@@ -280,7 +312,8 @@ class DRTrainingPipeline(Construct):
         ]
         if auto_delete_objects and removal_policy != cdk.RemovalPolicy.DESTROY:
             faults.append("auto_delete_objects needs removal_policy DESTROY")
-        kinds = (STATE_MACHINE, ALARMS)
+        # Alarms begin with the name, too, and none ends as an endpoint's do.
+        kinds = (STATE_MACHINE,)
         if named is not None:
             faults += name_faults(self, kinds=kinds, name=named, prop="pipeline_name")
         refuse(subject, faults)
@@ -301,9 +334,11 @@ class DRTrainingPipeline(Construct):
             cdk.Tags.of(self).add(key, value)
         self.image = image
         self.runs_bucket = runs_bucket or self._own_bucket(
-            encryption_key, log_encryption_key, removal_policy, auto_delete_objects
+            encryption_key, log_encryption_key, removal_policy, auto_delete_objects, keep_runs_days
         )
-        self.model_package_group_name = model_package_group_name or self.pipeline_name
+        self.model_package_group_name = (
+            self.pipeline_name if model_package_group_name is None else model_package_group_name
+        )
         groups: list[ec2.ISecurityGroup] = []
         subnet_ids: list[str] = []
         if vpc is not None:
@@ -347,7 +382,7 @@ class DRTrainingPipeline(Construct):
             instance_count=training_instance_count,
             volume_gb=training_volume_gb,
             max_runtime_s=training_max_runtime_s,
-            max_wait_s=(training_max_wait_s or 2 * training_max_runtime_s) if spot else None,
+            max_wait_s=wait_s,
         )
         processing = Machines(
             instance_type=processing_instance_type,
@@ -384,7 +419,7 @@ class DRTrainingPipeline(Construct):
                 models_key=_key_arn(models.bucket),
                 volume_key=None if encryption_key is None else encryption_key.key_arn,
                 tags=tags,
-                timeout_s=_timeout_s(training, processing),
+                timeout_s=timeout_s,
             )
         )
         for role in (self.role, self.processing_role, self.training_role):
@@ -398,7 +433,7 @@ class DRTrainingPipeline(Construct):
                 model_package_group_name=self.model_package_group_name,
                 model_package_group_description=f"Models that {self.pipeline_name} trained",
             )
-            group.apply_removal_policy(removal_policy)
+            group.apply_removal_policy(_of_a_named_resource(removal_policy))
             self.cfn_state_machine.node.add_dependency(group)
         self.alarms = PipelineAlarms(
             self,
@@ -444,16 +479,24 @@ class DRTrainingPipeline(Construct):
         log_encryption_key: kms.IKey | None,
         removal_policy: cdk.RemovalPolicy,
         auto_delete_objects: bool,
+        keep_runs_days: int | None,
     ) -> s3.IBucket:
         # Private, encrypted, with TLS and an access log, as the bucket of models is.
-        return ModelArtifactBucket(
+        made = ModelArtifactBucket(
             self,
             "Runs",
             encryption_key=encryption_key,
             log_encryption_key=log_encryption_key,
             removal_policy=removal_policy,
             auto_delete_objects=auto_delete_objects,
+            noncurrent_days=_NONCURRENT_DAYS,
         ).bucket
+        if keep_runs_days is not None:
+            cast("s3.Bucket", made).add_lifecycle_rule(
+                prefix=f"{runs_folder(self.pipeline_name)}/",
+                expiration=cdk.Duration.days(keep_runs_days),
+            )
+        return made
 
     def _network(
         self,
@@ -540,12 +583,22 @@ def _key_arn(bucket: s3.IBucket) -> str | None:
     return None if bucket.encryption_key is None else bucket.encryption_key.key_arn
 
 
-def _timeout_s(training: Machines, processing: Machines) -> int | None:
-    """When an execution cannot be at work any more; None where only the deployment knows."""
-    longest = training.max_runtime_s if training.max_wait_s is None else training.max_wait_s
-    if is_token(longest) or is_token(processing.max_runtime_s):
+def _timeout_s(training_s: int, processing_s: int) -> int | None:
+    """When an execution cannot be at work any more; None where only the deployment knows.
+
+    `training_s` holds the wait for Spot instances, `processing_s` is of one job.
+    """
+    if is_token(training_s) or is_token(processing_s):
         return None
-    return longest + len(PROCESSING_STEPS) * processing.max_runtime_s + _JOBS * _AROUND_A_JOB_S
+    around_s = _JOBS * (_AROUND_A_JOB_S + QUOTA_WAIT_S)
+    return training_s + len(PROCESSING_STEPS) * processing_s + around_s
+
+
+def _of_a_named_resource(policy: cdk.RemovalPolicy) -> cdk.RemovalPolicy:
+    """The same for what has a name of ours: a first deployment that fails must free the name."""
+    if policy == cdk.RemovalPolicy.RETAIN:
+        return cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+    return policy
 
 
 def _network_faults(

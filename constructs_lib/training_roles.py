@@ -10,7 +10,13 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
 from constructs_lib.inference_image_repo import InferenceImage
-from constructs_lib.training_states import GATE, PROCESSING_STEPS, RUNS, TRAIN
+from constructs_lib.training_states import (
+    GATE,
+    JOB_END_CHARACTERS,
+    PROCESSING_STEPS,
+    TRAIN,
+    runs_folder,
+)
 from constructs_lib.volume_keys import grant_volume_key
 
 _TRAINING_LOGS: Final = "/aws/sagemaker/TrainingJobs"
@@ -19,6 +25,9 @@ _SAGEMAKER: Final = "sagemaker.amazonaws.com"
 # Rules that Step Functions makes itself, one an account, to hear that a job has ended.
 _TRAINING_RULE: Final = "StepFunctionsGetEventsForSageMakerTrainingJobsRule"
 _PROCESSING_RULE: Final = "StepFunctionsGetEventsForSageMakerProcessingJobsRule"
+# As many characters as the end of a job's name has. A star would also stand for the names of a
+# pipeline whose name goes on: `dr-train-*` for `dr-train-train-…`.
+_JOB_END: Final = "?" * JOB_END_CHARACTERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +43,14 @@ class PipelinePlaces:
     runs: s3.IBucket
     models: s3.IBucket
     volume_key: kms.IKey | None
+
+    def runs_of(self, name: str) -> str:
+        """ARN of the objects of that name that this pipeline's executions keep."""
+        return self.runs.arn_for_objects(f"{runs_folder(self.pipeline_name)}/*/{name}/*")
+
+    def job(self, step: str) -> str:
+        """Names of this pipeline's jobs of a step, as a policy writes them."""
+        return f"{self.pipeline_name}-{step}-{_JOB_END}"
 
 
 def grant_processing(role: iam.IRole, places: PipelinePlaces) -> None:
@@ -70,12 +87,7 @@ def grant_training(role: iam.IRole, places: PipelinePlaces) -> None:
     _read_runs(role, places, "code", "records", "checkpoints")
     _write_runs(role, places, "model", "checkpoints")
     # What a training replaces or deletes in its folder goes there, too.
-    _allow(
-        role,
-        "DeleteCheckpoints",
-        ["s3:DeleteObject"],
-        [places.runs.arn_for_objects(f"{RUNS}/*/checkpoints/*")],
-    )
+    _allow(role, "DeleteCheckpoints", ["s3:DeleteObject"], [places.runs_of("checkpoints")])
     _grant_job(role, places, steps=(TRAIN,), log_group=_TRAINING_LOGS)
 
 
@@ -94,17 +106,12 @@ def grant_orchestration(
     """
     stack = places.stack
     _allow(role, "ReadCode", ["s3:GetObject"], [code_arn])
-    _allow(
-        role,
-        "BringCode",
-        ["s3:PutObject"],
-        [places.runs.arn_for_objects(f"{RUNS}/*/code/*")],
-    )
+    _allow(role, "BringCode", ["s3:PutObject"], [places.runs_of("code")])
     _allow(
         role,
         "ReadReports",
         ["s3:GetObject"],
-        [places.runs.arn_for_objects(f"{RUNS}/*/{name}/*") for name in (GATE, "packed")],
+        [places.runs_of(name) for name in (GATE, "packed")],
     )
     _use_key(role, "UseRunsKey", places.runs.encryption_key, writes=True)
     # The report beside a package is written with the key of packages.
@@ -127,7 +134,7 @@ def grant_orchestration(
                 stack.format_arn(
                     service="sagemaker",
                     resource=f"{kind.lower()}-job",
-                    resource_name=f"{places.pipeline_name}-{step}-*",
+                    resource_name=places.job(step),
                 )
                 for step in steps
             ],
@@ -219,13 +226,20 @@ def _grant_job(
         resource_name=log_group,
         arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
     )
-    # SageMaker's, one for all jobs of an account: whoever comes first makes it.
-    _allow(role, "MakeJobLogGroup", ["logs:CreateLogGroup", "logs:DescribeLogStreams"], [group])
+    # SageMaker's, one for all jobs of an account: whoever comes first makes it. All actions but
+    # those on tags name a group with a star at its end: the page on CloudWatch Logs' permissions,
+    # "iam-access-control-overview-cwl".
+    _allow(
+        role,
+        "MakeJobLogGroup",
+        ["logs:CreateLogGroup", "logs:DescribeLogStreams"],
+        [group, f"{group}:*"],
+    )
     _allow(
         role,
         "WriteJobLogs",
         ["logs:CreateLogStream", "logs:PutLogEvents"],
-        [f"{group}:log-stream:{places.pipeline_name}-{step}-*" for step in steps],
+        [f"{group}:log-stream:{places.job(step)}/*" for step in steps],
     )
     _allow(
         role,
@@ -243,14 +257,14 @@ def _read_runs(role: iam.IRole, places: PipelinePlaces, *names: str) -> None:
         role,
         "ReadRuns",
         ["s3:GetObject"],
-        [places.runs.arn_for_objects(f"{RUNS}/*/{name}/*") for name in names],
+        [places.runs_of(name) for name in names],
     )
     _allow(
         role,
         "ListRuns",
         ["s3:ListBucket"],
         [places.runs.bucket_arn],
-        conditions={"StringLike": {"s3:prefix": f"{RUNS}/*"}},
+        conditions={"StringLike": {"s3:prefix": f"{runs_folder(places.pipeline_name)}/*"}},
     )
 
 
@@ -259,7 +273,7 @@ def _write_runs(role: iam.IRole, places: PipelinePlaces, *names: str) -> None:
         role,
         "WriteRuns",
         ["s3:AbortMultipartUpload", "s3:PutObject"],
-        [places.runs.arn_for_objects(f"{RUNS}/*/{name}/*") for name in names],
+        [places.runs_of(name) for name in names],
     )
     _use_key(role, "UseRunsKey", places.runs.encryption_key, writes=True)
 

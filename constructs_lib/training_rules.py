@@ -23,16 +23,18 @@ from constructs_lib.rules import (
     whole_number_fault,
 )
 from constructs_lib.tokens import is_token
+from constructs_lib.training_states import JOB_END_CHARACTERS
 from inference_image.contract import RUNTIME_TENSORFLOW, TASK_GRADE5
 
 # Of a job's name behind the pipeline's: hyphen, longest step, hyphen, end of a UUID.
-_JOB_SUFFIX_CHARACTERS: Final = len("-prepare-") + 12
+_JOB_SUFFIX_CHARACTERS: Final = len("-prepare-") + JOB_END_CHARACTERS
 PIPELINE_NAME_CHARACTERS: Final = limits.JOB_NAME_CHARACTERS - _JOB_SUFFIX_CHARACTERS
 # Lower case: SageMaker writes names in lower case into some ARNs, and policies compare case.
 _PIPELINE_NAME: Final = re.compile(r"[a-z0-9](-*[a-z0-9])*")
 # As the step `train` takes it.
 _PACKAGE_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _LEAST_PHOTOGRAPHS: Final = 30
+DAY_S: Final = 86_400
 # What the steps take, which are not imported here: a test holds these lists and theirs together.
 HYPERPARAMETERS: Final = (
     "augment",
@@ -276,7 +278,10 @@ def image_runtime_faults(*, runtime: str | None, architecture: str) -> list[str]
 
 
 def pipeline_faults(
-    *, pipeline_name: str | None = None, package_id: str | None = None
+    *,
+    pipeline_name: str | None = None,
+    package_id: str | None = None,
+    model_package_group_name: str | None = None,
 ) -> list[str]:
     """Faults of names."""
     faults = []
@@ -299,7 +304,40 @@ def pipeline_faults(
             "package_id must be at most 100 letters a to z, digits, '-', '_' and '.', and not "
             f"begin with a dot; got {shown(package_id)}"
         )
+    most = limits.MODEL_PACKAGE_GROUP_CHARACTERS
+    if model_package_group_name is not None and not (
+        len(model_package_group_name) <= most
+        and re.fullmatch(limits.MODEL_PACKAGE_GROUP_PATTERN, model_package_group_name)
+    ):
+        faults.append(
+            fault(
+                "model_package_group_name",
+                f"the name of a group, no ARN: 1 to {most} letters, digits and inner hyphens",
+                model_package_group_name,
+                "MODEL_PACKAGE_GROUP_PATTERN",
+            )
+        )
     return faults
+
+
+def keeping_faults(keep_runs_days: object, *, own_bucket: bool, longest_s: int | None) -> list[str]:
+    """Faults of how many days runs are kept; None is for ever.
+
+    `own_bucket` is whether the bucket is made here, `longest_s` how many seconds an execution may
+    take, or None where that is not known.
+    """
+    if keep_runs_days is None:
+        return []
+    if not own_bucket:
+        return ["keep_runs_days is for the bucket that is made here: set rules on your runs_bucket"]
+    if longest_s is None:
+        return whole_number_fault("keep_runs_days", keep_runs_days, 1)
+    return whole_number_fault(
+        "keep_runs_days",
+        keep_runs_days,
+        math.ceil(longest_s / DAY_S),
+        because=", because an execution may take so many days, and needs what it keeps",
+    )
 
 
 def hyperparameter_faults(

@@ -1,8 +1,9 @@
 """The state machine of a training: prepare, train on Spot, gate, pack, register.
 
 Amazon States Language as Python values, with tokens where only the deployment knows. An execution
-keeps everything below `runs/<its name>/` of one bucket, its own copy of the code first: what a
-later deployment changes does not change what runs already.
+keeps everything below `runs/<pipeline>/<its name>/` of one bucket, its own copy of the code first:
+a later deployment changes neither the code nor the states of what runs already. It does change what
+the roles may do, which is one policy for all executions.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/dg/connect-sagemaker.html
 """
@@ -26,14 +27,26 @@ _INPUTS: Final = "/opt/ml/processing/input"
 _OUTPUTS: Final = "/opt/ml/processing/output"
 # New for each attempt, so that a step that is tried again does not find its name taken; 48 bits.
 _UNIQUE: Final = "States.ArrayGetItem(States.StringSplit(States.UUID(), '-'), 4)"
-# As SageMaker's integration names what it was refused for, too many requests at once among it.
+JOB_END_CHARACTERS: Final = 12
+_QUOTA_PAUSE_S: Final = 300
+_QUOTA_ATTEMPTS: Final = 12
+# How long a job may wait for a quota that other jobs have used up.
+QUOTA_WAIT_S: Final = _QUOTA_ATTEMPTS * _QUOTA_PAUSE_S
+# As SageMaker's integration names what it was refused for: a quota of the account that is used up,
+# and the rest, too many requests at once among it.
 _RETRY_JOB: Final = [
+    {
+        "ErrorEquals": ["SageMaker.ResourceLimitExceededException"],
+        "IntervalSeconds": _QUOTA_PAUSE_S,
+        "MaxAttempts": _QUOTA_ATTEMPTS,
+        "BackoffRate": 1,
+    },
     {
         "ErrorEquals": ["SageMaker.AmazonSageMakerException"],
         "IntervalSeconds": 20,
         "MaxAttempts": 3,
         "BackoffRate": 2,
-    }
+    },
 ]
 _RETRY_CALL: Final = [
     {
@@ -92,6 +105,14 @@ class PipelinePlan:
     volume_key: str | None = None
     tags: Mapping[str, str] | None = None
     timeout_s: int | None = None
+
+
+def runs_folder(pipeline_name: str) -> str:
+    """The folder that only this pipeline's executions write to, without a slash at its end.
+
+    Names of executions are unique in one state machine, and a bucket may be that of several.
+    """
+    return f"{RUNS}/{pipeline_name}"
 
 
 def definition(plan: PipelinePlan) -> State:
@@ -181,14 +202,15 @@ def _is_boolean(variable: str, *, value: bool) -> State:
 
 def _places(plan: PipelinePlan) -> State:
     """Where this execution keeps things: the only state that reads the execution itself."""
+    folder = runs_folder(plan.pipeline_name)
     return {
         "Type": "Pass",
         # In place of what the execution was started with, which nothing reads.
         "Parameters": {
             "run": {
-                "key.$": f"States.Format('{RUNS}/{{}}', $$.Execution.Name)",
+                "key.$": f"States.Format('{folder}/{{}}', $$.Execution.Name)",
                 "url.$": (
-                    f"States.Format('s3://{plan.runs_bucket}/{RUNS}/{{}}', $$.Execution.Name)"
+                    f"States.Format('s3://{plan.runs_bucket}/{folder}/{{}}', $$.Execution.Name)"
                 ),
             }
         },

@@ -37,6 +37,7 @@ EXIT_ASKED_WRONGLY: Final = 2
 # DescribeTrainingJob's FailureReason and DescribeProcessingJob's ExitMessage hold so many.
 MOST_CHARACTERS: Final = 1024
 _PACKAGE: Final = "dr_training"
+_SERVICE: Final = "inference_image"
 _MAIN: Final = f"{_PACKAGE}/job/__main__.py"
 # The project's Python source is a hundredth of this; more is a bomb or another file.
 MAX_UNPACKED_BYTES: Final = 256 * 1024**2
@@ -106,7 +107,7 @@ def find_code(channel: Path, unpacked: Path) -> Path:
 
     Raises:
         CodeError: there is no code or more than one, or the zip is damaged, holds anything but
-            files and folders of its own, or lacks `dr_training/job`.
+            files and folders of its own, lacks `dr_training/job`, or brings another service.
     """
     try:
         names = sorted(one.name for one in channel.iterdir())
@@ -126,6 +127,12 @@ def find_code(channel: Path, unpacked: Path) -> Path:
         _unpack(channel / zips[0], unpacked)
     if not (code / _MAIN).is_file():
         raise CodeError(f"{channel / found[0]} holds no {_MAIN}; give the project's own code")
+    # It would be imported in place of the image's, and judge a model that the image serves.
+    if any(one.name.partition(".")[0] == _SERVICE for one in code.iterdir()):
+        raise CodeError(
+            f"{channel / found[0] if zips else channel} must not bring {_SERVICE}, which the image "
+            "has and serves with; leave it out"
+        )
     return code
 
 

@@ -61,7 +61,8 @@ class RoleSimulator:
         if role not in self._policies:
             statements = self.statements(role)
             assert statements
-            document = {"Version": "2012-10-17", "Statement": statements}
+            readable = [{**it, "Resource": _as_moto_reads(it["Resource"])} for it in statements]
+            document = {"Version": "2012-10-17", "Statement": readable}
             self._policies[role] = (IAMPolicy({"policy_document": json.dumps(document)}),)
         return self._policies[role]
 
@@ -86,3 +87,10 @@ class RoleSimulator:
             return f"{self._log_groups}:{group['Properties'].get('LogGroupName', name)}:*"
         assert not any(key.startswith(("Fn::", "Ref")) for key in value), value
         return {key: self.resolved(item) for key, item in value.items()}
+
+
+def _as_moto_reads(resource: Any) -> Any:
+    """Its evaluator knows the star, and takes all else for a regular expression."""
+    if isinstance(resource, list):
+        return [_as_moto_reads(it) for it in resource]
+    return resource.replace("?", ".")

@@ -22,7 +22,7 @@ Definition = dict[str, Any]
 StateTaskServiceAwsSdk = state_task_service_aws_sdk.StateTaskServiceAwsSdk
 _PATH = re.compile(r"\$(?:\.\w+)+")
 _WAIT_S = 60
-MODEL_URL: Final = "s3://ours/runs/first/model/job/output/model.tar.gz"
+MODEL_URL: Final = "s3://ours/runs/dr-clinic/first/model/job/output/model.tar.gz"
 
 
 def definition_of(template: Template, known: Mapping[str, str] | None = None) -> Definition:

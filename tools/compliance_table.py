@@ -21,6 +21,7 @@ def table() -> str:
     rows = ["| rule | packs | on | why it stands |", "|---|---|---|---|"]
     for row in ACKNOWLEDGED:
         where = row.resource + (f", `{row.under}`" if row.under else "")
+        where += f", but `{row.but}`" if row.but else ""
         who = " *(this project's stacks only)*" if row.choice else ""
         rows.append(
             f"| {row.rule.partition('[')[0]} | {', '.join(row.packs)} | {where} | "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aws_cdk as cdk
+import pytest
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_kms as kms
@@ -194,11 +195,28 @@ def test_each_reason_answers_a_finding(tmp_path: Path) -> None:
     found = faults(every_option(tmp_path, keys=False))
     for row in ACKNOWLEDGED:
         for pack in row.packs:
-            assert any(row.under in path for path in found[f"{pack}-{row.rule}"]), row.rule
+            assert any(row.stands_at(path) for path in found[f"{pack}-{row.rule}"]), row.rule
     roles = {path for name, paths in found.items() if "IAM5" in name for path in paths}
     assert len(roles) >= 4
     # A reason for a statement that is not made any more answers nothing.
     assert set(WILDCARDS) <= sids_of(every_option(tmp_path / "again", keys=True))
+
+
+@pytest.mark.parametrize("rule", ["S3BucketReplicationEnabled", "S3DefaultEncryptionKMS"])
+def test_what_a_training_keeps_has_reasons_of_its_own(rule: str) -> None:
+    """The reasons of models and of access logs would be wrong for records of photographs."""
+    reasons = {
+        place: [
+            row.reason
+            for row in ACKNOWLEDGED
+            if row.rule == rule and row.stands_at(f"Clinic/Training/{place}/Resource")
+        ]
+        for place in ("Runs/Bucket", "Runs/AccessLogs", "Models/Bucket")
+    }
+    (runs,) = reasons["Runs/Bucket"]
+    assert "photographs" in runs
+    assert runs not in reasons["Runs/AccessLogs"] + reasons["Models/Bucket"]
+    assert len(reasons["Runs/AccessLogs"]) == len(reasons["Models/Bucket"]) == 1
 
 
 def test_what_is_of_the_user_stays_found(tmp_path: Path) -> None:

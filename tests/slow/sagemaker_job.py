@@ -78,11 +78,10 @@ def say_what_was_imported():
 
 
 def code_zip(repository: Path, path: Path) -> Path:
-    """The Python source that a training needs, as one zip."""
+    """The Python source that the image lacks, as one zip; the service is the image's own."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in ("dr_training", "inference_image"):
-            for source in sorted((repository / package).rglob("*.py")):
-                archive.write(source, source.relative_to(repository))
+        for source in sorted((repository / "dr_training").rglob("*.py")):
+            archive.write(source, source.relative_to(repository))
     return path
 
 
@@ -125,6 +124,19 @@ class Job:
     def imported(self, index: int) -> list[Path]:
         """Files of the modules that a host's processes have imported, until each ended."""
         return [Path(line) for line in self._imported(index).read_text().splitlines()]
+
+    def service_of(self, index: int) -> set[Path]:
+        """Folders that the host's modules of the service came from."""
+        return {
+            Path(*file.parts[: file.parts.index("inference_image")])
+            for file in self.imported(index)
+            if "inference_image" in file.parts
+        }
+
+    @property
+    def image(self) -> Path:
+        """Where the image's own copy of the service is."""
+        return self._service
 
     def _imported(self, index: int) -> Path:
         return self._folder / f"imported-{index}.txt"

@@ -127,6 +127,8 @@ def test_from_photographs_to_the_archive_that_endpoints_read(
     assert code == 0, printed
     for job in (prepare, training, gate, pack):
         assert _not_in_the_image(repository, job.imported(0)) == []
+        # Judged by the code that serves, and not by another copy that came with the step.
+        assert job.service_of(0) == {job.image}
     packed = json.loads((pack.output / "packed" / "pack.json").read_text())
     assert packed["sha256"] == document["model"]["sha256"]
     assert packed["key"] == f"models/clinic-1/{packed['sha256']}.tar.gz"

@@ -386,6 +386,13 @@ BOUNDS = (
         refused=(51,),
     ),
     Bound(
+        limit="TAGS",
+        name="tags",
+        faults=lambda v: tag_faults(_names(v), added=1),
+        accepted=(0, 49),
+        refused=(50,),
+    ),
+    Bound(
         limit="TAG_KEY_CHARACTERS",
         name="tags",
         faults=lambda v: tag_faults({v: "1"}),
@@ -416,6 +423,19 @@ ELSEWHERE = {
     "SERVERLESS_IMAGE_BYTES",
     "SERVERLESS_PAYLOAD_BYTES",
     "SERVERLESS_READY_TIMEOUT_S",
+    # Of trainings: test_training_rules.py
+    "HYPERPARAMETER_TEXT_CHARACTERS",
+    "JOB_ARCHITECTURES",
+    "JOB_NAME_CHARACTERS",
+    "MODEL_PACKAGE_GROUP_CHARACTERS",
+    "MODEL_PACKAGE_GROUP_PATTERN",
+    "PROCESSING_INSTANCE_TYPES",
+    "PROCESSING_RUNTIME_S",
+    "PROCESSING_VOLUME_GB",
+    "TRAINING_INSTANCE_TYPES",
+    "TRAINING_MIN_INSTANCES",
+    "TRAINING_RUNTIME_S",
+    "TRAINING_VOLUME_GB",
 }
 ACCEPTED = [
     pytest.param(bound, value, id=f"{bound.name}={str(value)[:20]}")

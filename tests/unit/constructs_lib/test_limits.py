@@ -167,6 +167,11 @@ def test_types_of_jobs_are_all_cpu_types_that_they_know_and_none_is_graviton(
 def test_bounds_of_jobs_are_the_service_models(shapes: dict[str, Any]) -> None:
     assert shapes["TrainingJobName"]["max"] == limits.JOB_NAME_CHARACTERS
     assert shapes["ProcessingJobName"]["max"] == limits.JOB_NAME_CHARACTERS
+    group = shapes[
+        shapes["CreateModelPackageGroupInput"]["members"]["ModelPackageGroupName"]["shape"]
+    ]
+    assert group["max"] == limits.MODEL_PACKAGE_GROUP_CHARACTERS
+    assert group["pattern"] == limits.MODEL_PACKAGE_GROUP_PATTERN
     for limit, shape in (
         (limits.PROCESSING_RUNTIME_S, "ProcessingMaxRuntimeInSeconds"),
         (limits.PROCESSING_VOLUME_GB, "ProcessingVolumeSizeInGB"),

@@ -1,5 +1,6 @@
 """The construct: what it defines, what it refuses in one message, and what it leaves to tokens."""
 
+import re
 from typing import Any
 
 import aws_cdk as cdk
@@ -12,16 +13,20 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 
 from constructs_lib import (
+    AlarmOptions,
     GateThresholds,
     InferenceImage,
     InferenceImageRepo,
     ModelArtifactBucket,
+    ServerlessDREndpoint,
     ValidationError,
 )
 from constructs_lib.training_pipeline import _KINDS
 from tests.constructs_fixtures import (
     REGION,
     a_repo,
+    an_artifact,
+    an_image,
     make_context,
     manifest_of,
     new_stack,
@@ -96,6 +101,8 @@ def test_every_fault_is_in_one_message() -> None:
         photographs_prefix="s3://photographs/clinic",
         pipeline_name="Clinic",
         tags={"aws:mine": "x"},
+        model_package_group_name="my_group",
+        keep_runs_days=3,
     )
     named = [fault.partition(" ")[0] for fault in faults]
     assert sorted(named) == sorted(
@@ -106,6 +113,8 @@ def test_every_fault_is_in_one_message() -> None:
             *("training_max_wait_s", "processing_instance_type", "processing_volume_gb"),
             *("processing_max_runtime_s", "security_groups", "auto_delete_objects"),
             *("photographs_prefix", "pipeline_name", "tags"),
+            # The second one: a bucket and a group are given, so nothing is made.
+            *("auto_delete_objects", "model_package_group_name", "keep_runs_days"),
         ]
     )
 
@@ -113,10 +122,29 @@ def test_every_fault_is_in_one_message() -> None:
 def test_two_pipelines_of_a_name_are_one_too_many() -> None:
     stack = new_stack()
     a_pipeline(stack, "First")
-    (machine, alarms) = refused(stack)
+    (machine,) = refused(stack)
     assert machine.startswith("pipeline_name must be unique, and another Step Functions")
-    assert alarms.startswith("pipeline_name must be unique among endpoints with alarms")
     a_pipeline(stack, "Second", pipeline_name="another")
+
+
+def test_an_endpoint_may_have_the_name_of_a_pipeline() -> None:
+    """Their names are of other services, and those of their alarms end in other words."""
+    stack = new_stack()
+    a_pipeline(stack)
+    ServerlessDREndpoint(
+        stack,
+        "Endpoint",
+        model=an_artifact(stack),
+        image=an_image(),
+        memory_mib=2048,
+        endpoint_name="dr-clinic",
+        alarms=AlarmOptions(),
+    )
+    found = resources(template_of(stack), "AWS::CloudWatch::Alarm").values()
+    names = [it["Properties"]["AlarmName"] for it in found]
+    assert len(names) > 2
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("dr-clinic-") for name in names)
 
 
 def test_what_is_elsewhere_is_said() -> None:
@@ -188,9 +216,23 @@ def test_tokens_are_passed_on_and_not_judged() -> None:
         referred
     )
     written = "".join(part for part in parts if isinstance(part, str))
-    # Numbers stay numbers, and what cannot be added up is left out.
-    assert '"InstanceCount":' in written
-    assert '"InstanceCount":"' not in written
+    # Numbers stay numbers, each in its field, and what cannot be added up is left out.
+    fields = {
+        "Hosts": {"InstanceCount"},
+        "Volume": {"VolumeSizeInGB"},
+        "Runtime": {"MaxRuntimeInSeconds"},
+        "Wait": {"MaxWaitTimeInSeconds"},
+        "OtherVolume": {"VolumeSizeInGB"},
+        "OtherRuntime": {"MaxRuntimeInSeconds"},
+    }
+    found: dict[str, set[str]] = {name: set() for name in fields}
+    for before, part, after in zip(parts, parts[1:], parts[2:], strict=False):
+        if isinstance(part, dict) and part.get("Ref") in fields:
+            field = re.search(r'"(\w+)":\Z', before)
+            assert field is not None, before[-40:]
+            assert after[0] in ",}"
+            found[part["Ref"]].add(field.group(1))
+    assert found == fields
     assert "TimeoutSeconds" not in written
     # Who may be several is treated as several.
     assert '"EnableInterContainerTrafficEncryption":true' in written
@@ -218,7 +260,9 @@ def test_it_defines_what_it_says() -> None:
     assert output["Value"] == {"Ref": next(iter(resources(template, machine["Type"])))}
     assert pipeline.model_package_group_name == pipeline.pipeline_name == "dr-clinic"
     # The bucket and the group outlive the stack, and the code is a file of the assembly.
-    assert group["DeletionPolicy"] == "Retain"
+    # The group has a name of ours: one that a failed first deployment left would block the next.
+    assert group["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert group["UpdateReplacePolicy"] == "Retain"
     buckets = resources(template, "AWS::S3::Bucket")
     assert {bucket["DeletionPolicy"] for bucket in buckets.values()} == {"Retain"}
     packaged = [it["source"] for it in manifest_of(stack)["files"].values()]
@@ -237,7 +281,7 @@ def test_removal_leaves_nothing_where_it_is_asked_for() -> None:
     kept = [
         name
         for name, resource in template["Resources"].items()
-        if resource.get("DeletionPolicy") == "Retain"
+        if resource.get("DeletionPolicy", "Delete") != "Delete"
     ]
     assert kept == []
     assert len(resources(template, "Custom::S3AutoDeleteObjects")) == 2
@@ -250,6 +294,57 @@ def test_a_group_that_is_there_is_used() -> None:
     assert resources(template, "AWS::SageMaker::ModelPackageGroup") == {}
     register = states(stack)["Register"]["Parameters"]
     assert register["ModelPackageGroupName"] == "theirs"
+
+
+def test_a_bucket_of_a_training_keeps_no_version_that_was_replaced() -> None:
+    stack = new_stack()
+    a_pipeline(stack, runs_bucket=None)
+    (rules,) = rules_of_versioned_buckets(stack)
+    assert {"NoncurrentDays": 1} in [it.get("NoncurrentVersionExpiration") for it in rules]
+    assert not any("ExpirationInDays" in it for it in rules)
+
+
+def test_runs_are_kept_as_long_as_was_asked_for_and_so_are_their_versions() -> None:
+    stack = new_stack()
+    a_pipeline(stack, runs_bucket=None, keep_runs_days=30)
+    (rules,) = rules_of_versioned_buckets(stack)
+    (expiring,) = (it for it in rules if "ExpirationInDays" in it)
+    assert expiring == {
+        "ExpirationInDays": 30,
+        "Prefix": "runs/dr-clinic/",
+        "Status": "Enabled",
+    }
+    # What expires in a versioned bucket is there as a version still, and its mark after it.
+    assert {"NoncurrentDays": 1} in [it.get("NoncurrentVersionExpiration") for it in rules]
+    assert any(it.get("ExpiredObjectDeleteMarker") for it in rules)
+
+
+def rules_of_versioned_buckets(stack: cdk.Stack) -> list[list[dict[str, Any]]]:
+    """Lifecycle rules of each; the bucket of access logs has no versions."""
+    return [
+        it["Properties"]["LifecycleConfiguration"]["Rules"]
+        for it in resources(template_of(stack), "AWS::S3::Bucket").values()
+        if "VersioningConfiguration" in it["Properties"]
+    ]
+
+
+def test_runs_are_kept_for_as_long_as_an_execution_may_take() -> None:
+    # 2 days with the wait, 3 jobs of 4 hours, and 2 hours around each of 4: not 3 days.
+    a_pipeline(new_stack(), runs_bucket=None, keep_runs_days=3)
+    (fault,) = refused(new_stack(), runs_bucket=None, keep_runs_days=2)
+    assert fault.startswith("keep_runs_days must be a whole number of at least 3, because an exec")
+    (fault,) = refused(new_stack(), keep_runs_days=30)
+    assert fault.startswith("keep_runs_days is for the bucket that is made here")
+
+
+@pytest.mark.parametrize("count", [49, 50])
+def test_a_job_has_room_for_the_tag_of_who_started_it(count: int) -> None:
+    tags = {f"A{number}": "" for number in range(count)}
+    if count < 50:
+        a_pipeline(new_stack(), tags=tags)
+    else:
+        (fault,) = refused(new_stack(), tags=tags)
+        assert fault.startswith("tags must be at most 49, because AWS adds 1 of its own; got 50")
 
 
 def test_a_name_comes_from_the_path() -> None:

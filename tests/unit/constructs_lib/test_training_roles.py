@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from typing import Any
 
 import pytest
 from aws_cdk import aws_ec2 as ec2
@@ -9,13 +10,27 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
 from constructs_lib import ModelArtifactBucket
-from tests.constructs_fixtures import ACCOUNT, REGION, SHA256, new_stack, resources, template_of
+from tests.constructs_fixtures import (
+    ACCOUNT,
+    REGION,
+    SHA256,
+    Template,
+    new_stack,
+    resources,
+    template_of,
+)
 from tests.role_simulator import Request, RoleSimulator
 from tests.state_machines import definition_of
 from tests.training_fixtures import a_pipeline
 
 HERE = f"{REGION}:{ACCOUNT}"
-RUN = "arn:aws:s3:::ours/runs/first"
+RUN = "arn:aws:s3:::ours/runs/dr-clinic/first"
+# Of other pipelines in the same bucket: one whose name goes on, one with it in another place.
+OTHER_RUNS = (
+    "arn:aws:s3:::ours/runs/dr-clinic-train/first",
+    "arn:aws:s3:::ours/runs/another/dr-clinic/first",
+    "arn:aws:s3:::ours/runs/first",
+)
 MODELS = "arn:aws:s3:::our-models/models"
 PACKAGE = f"{MODELS}/clinic/{SHA256}.tar.gz"
 OTHER_PACKAGE = f"{MODELS}/other/{SHA256}.tar.gz"
@@ -40,24 +55,59 @@ def allow(action: str, ours: str, *others: str) -> Request:
     return Request(action=action, ours=ours, others=others)
 
 
+def in_runs(action: str, name: str, *others: str) -> Request:
+    """On what this pipeline's runs keep; not on others' runs, nor on `others` of the same run."""
+    theirs = (f"{run}/{name}" for run in OTHER_RUNS)
+    return allow(action, f"{RUN}/{name}", *theirs, *(f"{RUN}/{other}" for other in others))
+
+
 def of_every_job(step: str, logs: str) -> tuple[Request, ...]:
+    group = f"{LOGS}:/aws/sagemaker/{logs}"
+    others = (
+        f"{group}:log-stream:another-{step}-0123456789ab/algo-1",
+        # Of a pipeline whose name goes on where this one's job's name does.
+        f"{group}:log-stream:dr-clinic-{step}-{step}-0123456789ab/algo-1",
+        f"{group}:log-stream:dr-clinic-other-0123456789ab/algo-1",
+        f"{LOGS}:/aws/sagemaker/Endpoints/dr-clinic:log-stream:dr-clinic-{step}-0123456789ab/a",
+    )
     return (
-        allow("ecr:BatchGetImage", REPOSITORY, OTHER_REPOSITORY),
-        allow("ecr:GetDownloadUrlForLayer", REPOSITORY, OTHER_REPOSITORY),
-        allow(
-            "logs:PutLogEvents",
-            f"{LOGS}:/aws/sagemaker/{logs}:log-stream:dr-clinic-{step}-0123/algo-1",
-            f"{LOGS}:/aws/sagemaker/{logs}:log-stream:another-{step}-0123/algo-1",
-            f"{LOGS}:/aws/sagemaker/Endpoints/dr-clinic:log-stream:dr-clinic-{step}-0123/a",
+        *(
+            allow(f"ecr:{verb}", REPOSITORY, OTHER_REPOSITORY)
+            for verb in ("BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer")
         ),
+        allow("ecr:GetAuthorizationToken", "*"),
+        *(
+            # As CloudWatch Logs names a group where one is made, and where its streams are listed.
+            allow(
+                action,
+                f"{group}{end}",
+                f"{group}Others{end}",
+                f"{LOGS}:/aws/sagemaker/Endpoints/dr-clinic{end}",
+            )
+            for action in ("logs:CreateLogGroup", "logs:DescribeLogStreams")
+            for end in ("", ":*", ":log-stream:")
+        ),
+        *(
+            allow(action, f"{group}:log-stream:dr-clinic-{step}-0123456789ab/algo-1", *others)
+            for action in ("logs:CreateLogStream", "logs:PutLogEvents")
+        ),
+        allow("cloudwatch:PutMetricData", "*"),
         allow("kms:GenerateDataKeyWithoutPlaintext", key("volumes"), key("others")),
         allow("kms:CreateGrant", key("volumes"), key("runs"), key("others")),
         allow("kms:GenerateDataKey", key("runs"), key("others"), key("photographs")),
+        allow("kms:Decrypt", key("runs"), key("others")),
+        allow("s3:ListBucket", "arn:aws:s3:::ours", "arn:aws:s3:::our-models"),
         allow(
             "ec2:CreateNetworkInterface",
             f"arn:aws:ec2:{HERE}:subnet/subnet-a",
             f"arn:aws:ec2:{HERE}:subnet/subnet-z",
         ),
+        allow(
+            "ec2:CreateNetworkInterfacePermission",
+            f"arn:aws:ec2:{HERE}:network-interface/eni-1",
+            f"arn:aws:ec2:{HERE}:instance/i-1",
+        ),
+        allow("ec2:DescribeSubnets", "*"),
     )
 
 
@@ -68,38 +118,46 @@ NEEDS: dict[str, tuple[Request, ...]] = {
         *of_every_job("pack", "ProcessingJobs"),
         allow("s3:GetObject", PHOTOGRAPH, *OTHER_PHOTOGRAPHS),
         allow("kms:Decrypt", key("photographs"), key("others")),
-        allow("s3:GetObject", f"{RUN}/code/dr-training-code.zip", "arn:aws:s3:::ours/other/code/1"),
-        allow("s3:GetObject", f"{RUN}/records/test-0.npz", f"{RUN}/checkpoints/state.npz"),
-        allow("s3:GetObject", f"{RUN}/model/job/output/model.tar.gz", f"{RUN}/packed/pack.json"),
-        allow("s3:GetObject", f"{RUN}/gate/gate.json", "arn:aws:s3:::theirs/runs/first/gate/1"),
-        allow("s3:PutObject", f"{RUN}/records/manifest.json", f"{RUN}/code/dr-training-code.zip"),
-        allow("s3:PutObject", f"{RUN}/gate/gate.json", f"{RUN}/model/job/output/model.tar.gz"),
-        allow("s3:PutObject", f"{RUN}/packed/pack.json", f"{RUN}/checkpoints/best.npz"),
+        allow("s3:ListBucket", "arn:aws:s3:::photographs", "arn:aws:s3:::theirs"),
+        in_runs("s3:GetObject", "code/dr-training-code.zip"),
+        in_runs("s3:GetObject", "records/test-0.npz", "checkpoints/state.npz"),
+        in_runs("s3:GetObject", "model/job/output/model.tar.gz", "packed/pack.json"),
+        in_runs("s3:GetObject", "gate/gate.json"),
+        in_runs("s3:PutObject", "records/manifest.json", "code/dr-training-code.zip"),
+        in_runs("s3:PutObject", "gate/gate.json", "model/job/output/model.tar.gz"),
+        in_runs("s3:PutObject", "packed/pack.json", "checkpoints/best.npz"),
         allow("s3:PutObject", PACKAGE, OTHER_PACKAGE, "arn:aws:s3:::our-models/1"),
         allow("kms:GenerateDataKey", key("packages"), key("others")),
     ),
     "TrainingTrainingRole": (
         *of_every_job("train", "TrainingJobs"),
-        allow("s3:GetObject", f"{RUN}/records/train-0.npz", f"{RUN}/gate/gate.json"),
-        allow("s3:GetObject", f"{RUN}/checkpoints/state.npz", f"{RUN}/packed/pack.json"),
-        allow("s3:PutObject", f"{RUN}/checkpoints/state.npz", f"{RUN}/records/train-0.npz"),
-        allow("s3:PutObject", f"{RUN}/model/job/output/model.tar.gz", f"{RUN}/gate/gate.json"),
-        allow("s3:DeleteObject", f"{RUN}/checkpoints/old.npz", f"{RUN}/model/job/output/1"),
+        in_runs("s3:GetObject", "code/dr-training-code.zip", "model/job/output/model.tar.gz"),
+        in_runs("s3:GetObject", "records/train-0.npz", "gate/gate.json"),
+        in_runs("s3:GetObject", "checkpoints/state.npz", "packed/pack.json"),
+        in_runs("s3:PutObject", "checkpoints/state.npz", "records/train-0.npz"),
+        in_runs("s3:PutObject", "model/job/output/model.tar.gz", "gate/gate.json"),
+        in_runs("s3:DeleteObject", "checkpoints/old.npz", "model/job/output/1"),
     ),
     r"TrainingRole[0-9A-F]": (
         *(
             allow(
-                f"sagemaker:{verb}{kind}Job",
+                action,
                 f"{SAGEMAKER}:{kind.lower()}-job/dr-clinic-{step}-0123456789ab",
                 f"{SAGEMAKER}:{kind.lower()}-job/another-{step}-0123456789ab",
                 f"{SAGEMAKER}:{kind.lower()}-job/dr-clinic-other-0123456789ab",
+                # Of a pipeline whose name goes on where this one's job's name does.
+                f"{SAGEMAKER}:{kind.lower()}-job/dr-clinic-{step}-{step}-0123456789ab",
+                f"{SAGEMAKER}:endpoint/dr-clinic-{step}-0123456789ab",
             )
             for kind, steps in (
                 ("Processing", ("prepare", "gate", "pack")),
                 ("Training", ("train",)),
             )
             for step in steps
-            for verb in ("Create", "Describe", "Stop")
+            for action in (
+                *(f"sagemaker:{verb}{kind}Job" for verb in ("Create", "Describe", "Stop")),
+                *("sagemaker:AddTags", "sagemaker:ListTags"),
+            )
         ),
         *(
             allow(
@@ -130,13 +188,18 @@ NEEDS: dict[str, tuple[Request, ...]] = {
             f"{SAGEMAKER}:model-package/dr-clinic/1",
             f"{SAGEMAKER}:model-package/another/1",
         ),
-        allow("s3:PutObject", f"{RUN}/code/dr-training-code.zip", f"{RUN}/gate/gate.json"),
-        allow("s3:GetObject", f"{RUN}/gate/gate.json", f"{RUN}/records/test-0.npz"),
-        allow("s3:GetObject", f"{RUN}/packed/pack.json", f"{RUN}/model/job/output/model.tar.gz"),
+        in_runs("s3:PutObject", "code/dr-training-code.zip", "gate/gate.json"),
+        in_runs("s3:GetObject", "gate/gate.json", "records/test-0.npz"),
+        in_runs("s3:GetObject", "packed/pack.json", "model/job/output/model.tar.gz"),
         allow("s3:GetObject", PACKAGE, OTHER_PACKAGE),
         allow("kms:GenerateDataKey", key("runs"), key("others"), key("packages")),
+        allow("kms:Decrypt", key("runs"), key("others")),
         allow("kms:Decrypt", key("packages"), key("photographs"), key("volumes")),
         allow("ecr:BatchGetImage", REPOSITORY, OTHER_REPOSITORY),
+        allow("ecr:DescribeImages", REPOSITORY, OTHER_REPOSITORY),
+        allow("logs:CreateLogDelivery", "*"),
+        allow("logs:PutResourcePolicy", "*"),
+        allow("xray:PutTraceSegments", "*"),
     ),
 }
 # What no role may do.
@@ -189,14 +252,17 @@ def roles() -> RoleSimulator:
         security_groups=[ec2.SecurityGroup.from_security_group_id(stack, "Group", "sg-ours")],
     )
     template = template_of(stack)
+    return RoleSimulator(template, log_groups=LOGS, arns=arns_of_job_roles(template))
+
+
+def arns_of_job_roles(template: Template) -> dict[str, str]:
     names = {"TrainingProcessingRole": "processing", "TrainingTrainingRole": "training"}
-    arns = {
+    return {
         logical: f"arn:aws:iam::{ACCOUNT}:role/{name}"
         for logical in resources(template, "AWS::IAM::Role")
         for beginning, name in names.items()
         if logical.startswith(beginning)
     }
-    return RoleSimulator(template, log_groups=LOGS, arns=arns)
 
 
 NEEDED = [
@@ -240,19 +306,33 @@ def test_what_a_part_does_not_do_it_may_not(role: str, action: str, on: str) -> 
 
 
 def test_conditions_narrow_what_resources_cannot() -> None:
-    """The evaluator does not look at conditions: they are looked at here."""
+    """The evaluator does not look at conditions: they are looked at here, role by role."""
+
+    def of_a_job(logs: str) -> dict[str, Any]:
+        return {
+            "ListRuns": {"StringLike": {"s3:prefix": "runs/dr-clinic/*"}},
+            "GrantVolumeKey": {"Bool": {"kms:GrantIsForAWSResource": "true"}},
+            "PublishMetrics": {
+                "StringEquals": {"cloudwatch:namespace": [f"/aws/sagemaker/{logs}"]}
+            },
+        }
+
     expected = {
-        "PassJobRoles": {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}},
-        "ListPhotographs": {"StringLike": {"s3:prefix": "clinic/*"}},
-        "ListRuns": {"StringLike": {"s3:prefix": "runs/*"}},
-        "GrantVolumeKey": {"Bool": {"kms:GrantIsForAWSResource": "true"}},
+        "TrainingProcessingRole": {
+            **of_a_job("ProcessingJobs"),
+            "ListPhotographs": {"StringLike": {"s3:prefix": "clinic/*"}},
+        },
+        "TrainingTrainingRole": of_a_job("TrainingJobs"),
+        "TrainingRole[0-9A-F]": {
+            "PassJobRoles": {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}},
+        },
     }
-    found = {
-        statement["Sid"]: statement.get("Condition")
-        for role in NEEDS
-        for statement in roles().statements(role)
-    }
-    assert {sid: found[sid] for sid in expected} == expected
+    assert set(expected) == set(NEEDS)
+    for role, conditions in expected.items():
+        statements = roles().statements(role)
+        assert len({it["Sid"] for it in statements}) == len(statements)
+        found = {it["Sid"]: it["Condition"] for it in statements if "Condition" in it}
+        assert found == conditions, role
 
 
 def test_the_only_resource_wildcards_are_of_actions_that_know_no_resource() -> None:
@@ -282,3 +362,8 @@ def test_the_code_is_the_one_object_of_the_assembly_that_is_read() -> None:
     text = json.dumps(read["Resource"])
     assert source in text
     assert "*" not in text
+    role = "TrainingRole[0-9A-F]"
+    simulator = RoleSimulator(template, log_groups=LOGS, arns=arns_of_job_roles(template))
+    bucket, _, _ = source.partition("/")
+    assert simulator.allowed(role, "s3:GetObject", f"arn:aws:s3:::{source}")
+    assert not simulator.allowed(role, "s3:GetObject", f"arn:aws:s3:::{bucket}/another.zip")

@@ -12,6 +12,7 @@ from constructs_lib.training_rules import (
     hyperparameter_faults,
     image_runtime_faults,
     job_faults,
+    keeping_faults,
     option_arguments,
     option_texts,
     pipeline_faults,
@@ -197,6 +198,63 @@ def test_names_of_pipelines_leave_room_for_names_of_jobs(name: str, allowed: boo
 )
 def test_ids_of_packages_are_plain(package_id: str, allowed: bool) -> None:
     assert (pipeline_faults(package_id=package_id) == []) is allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("a", True),
+        ("Clinic-2", True),
+        ("a--b", True),
+        ("a" * 63, True),
+        ("a" * 64, False),
+        (f"a{'-' * 62}b", False),
+        ("", False),
+        ("my_group", False),
+        ("-a", False),
+        ("a-", False),
+        ("a\n", False),
+        ("arn:aws:sagemaker:eu-west-1:123456789012:model-package-group/clinic", False),
+    ],
+)
+def test_groups_of_models_are_given_by_name(name: str, allowed: bool) -> None:
+    faults = pipeline_faults(model_package_group_name=name)
+    assert (faults == []) is allowed
+    if not allowed:
+        assert faults[0].startswith("model_package_group_name must be the name of a group, no ARN")
+        assert "(https://docs.aws.amazon.com/" in faults[0]
+
+
+@pytest.mark.parametrize(
+    ("days", "longest_s", "least"),
+    [
+        (None, 10 * DAY, None),
+        (1, DAY, None),
+        (1, DAY + 1, 2),
+        (2, DAY + 1, None),
+        (1, None, None),
+        (0, None, 1),
+        (0, 3 * DAY, 3),
+        (-1, DAY, 1),
+        (1.5, DAY, 1),
+        ("7", DAY, 1),
+        (True, DAY, 1),
+    ],
+)
+def test_runs_are_kept_until_their_execution_is_over(
+    days: Any, longest_s: int | None, least: int | None
+) -> None:
+    faults = keeping_faults(days, own_bucket=True, longest_s=longest_s)
+    if least is None:
+        assert faults == []
+    else:
+        assert faults[0].startswith(f"keep_runs_days must be a whole number of at least {least}")
+
+
+def test_a_bucket_of_ones_own_has_rules_of_its_own() -> None:
+    assert keeping_faults(None, own_bucket=False, longest_s=DAY) == []
+    (fault,) = keeping_faults(30, own_bucket=False, longest_s=DAY)
+    assert fault.startswith("keep_runs_days is for the bucket that is made here")
 
 
 def test_hyperparameters_are_known_scalars() -> None:

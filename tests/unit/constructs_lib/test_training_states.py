@@ -55,8 +55,8 @@ def _ended(report: str, name: str) -> Ended:
         machine(),
         objects={
             source: training_code(),
-            f"ours/runs/{name}/gate/gate.json": report.encode(),
-            f"ours/runs/{name}/packed/pack.json": json.dumps(PACKED).encode(),
+            f"ours/runs/dr-clinic/{name}/gate/gate.json": report.encode(),
+            f"ours/runs/dr-clinic/{name}/packed/pack.json": json.dumps(PACKED).encode(),
         },
         model_package_group="dr-clinic",
         name=name,
@@ -108,11 +108,26 @@ def test_jobs_are_waited_for_and_tried_again_only_where_they_were_not_started() 
         assert state["Resource"].endswith("Job.sync")
         errors = {error for retry in state["Retry"] for error in retry["ErrorEquals"]}
         # A job that failed is no reason to pay for it again.
-        assert errors == {"SageMaker.AmazonSageMakerException"}
+        assert errors == {
+            "SageMaker.AmazonSageMakerException",
+            "SageMaker.ResourceLimitExceededException",
+        }
+
+
+def test_a_quota_that_is_used_up_is_waited_for() -> None:
+    for name in ("Prepare", "Train", "Gate", "Pack"):
+        (retry,) = (
+            it
+            for it in machine()["States"][name]["Retry"]
+            if it["ErrorEquals"] == ["SageMaker.ResourceLimitExceededException"]
+        )
+        assert retry["BackoffRate"] == 1
+        assert retry["IntervalSeconds"] * retry["MaxAttempts"] == 3600
 
 
 def test_an_execution_ends_some_time() -> None:
-    assert machine()["TimeoutSeconds"] == 2 * 86_400 + 3 * 14_400 + 4 * 3600
+    # All jobs, and around each an hour, and an hour's wait for a quota.
+    assert machine()["TimeoutSeconds"] == 2 * 86_400 + 3 * 14_400 + 4 * (3600 + 3600)
 
 
 def test_a_model_that_passes_is_registered_and_waits_for_a_person() -> None:
@@ -128,12 +143,12 @@ def test_a_model_that_passes_is_registered_and_waits_for_a_person() -> None:
         "package_sha256": SHA256,
     }
     quality = package["ModelMetrics"]["ModelQuality"]["Statistics"]
-    assert quality["S3Uri"] == "s3://ours/runs/first/gate/gate.json"
+    assert quality["S3Uri"] == "s3://ours/runs/dr-clinic/first/gate/gate.json"
 
 
 def test_every_run_keeps_its_own_code() -> None:
     done = ended(json.dumps(PASSED))
-    kept = done.objects[f"ours/runs/first/code/{CODE_FILE}"]
+    kept = done.objects[f"ours/runs/dr-clinic/first/code/{CODE_FILE}"]
     assert "dr_training/__init__.py" in zipfile.ZipFile(io.BytesIO(kept)).namelist()
 
 
@@ -221,7 +236,7 @@ def test_jobs_have_names_of_their_own_whatever_the_execution_is_called(name: str
 
 def test_the_jobs_hand_on_to_each_other() -> None:
     asked = ended(json.dumps(PASSED)).asked
-    run_url = "s3://ours/runs/first"
+    run_url = "s3://ours/runs/dr-clinic/first"
 
     def inputs(state: str) -> dict[str, str]:
         return {

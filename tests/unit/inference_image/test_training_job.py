@@ -93,6 +93,15 @@ def test_the_image_told_to_train_runs_the_code_of_the_channel(tmp_path: Path) ->
     assert not (tmp_path / "output").exists()
 
 
+def test_the_service_is_the_images_own(tmp_path: Path) -> None:
+    code = "import inference_image; print(inference_image.__file__)"
+    assert Started(tmp_path, code).end() == (
+        0,
+        f"{REPOSITORY / 'inference_image' / '__init__.py'}\n",
+        "",
+    )
+
+
 def test_a_processing_job_finds_its_code_and_its_message_elsewhere(tmp_path: Path) -> None:
     folder = tmp_path / "processing" / "input" / "code"
     (folder / "dr_training" / "job").mkdir(parents=True)
@@ -309,6 +318,26 @@ def test_a_damaged_zip_one_with_a_file_twice_and_one_without_the_job_are_refused
     assert "twice" in _refused(tmp_path / "twice", tmp_path / "3")
     _zip(tmp_path / "other" / "code.zip", {"setup.py": ""})
     assert f"holds no {MAIN}" in _refused(tmp_path / "other", tmp_path / "4")
+
+
+@pytest.mark.parametrize(
+    "name", ["inference_image/__init__.py", "inference_image/predictor.py", "inference_image.py"]
+)
+def test_code_that_brings_another_service_is_refused(name: str, tmp_path: Path) -> None:
+    """It would come before the image's, and judge what the image serves."""
+    members = {MAIN: SAYS, name: ""}
+    _zip(tmp_path / "zip" / "code.zip", members)
+    said = _refused(tmp_path / "zip", tmp_path / "unpacked")
+    assert "code.zip must not bring inference_image, which the image has" in said
+    folder = tmp_path / "folder"
+    for member in members:
+        (folder / member).parent.mkdir(parents=True, exist_ok=True)
+        (folder / member).touch()
+    assert "must not bring inference_image" in _refused(folder, tmp_path / "unused")
+    (folder / name).unlink()
+    if (folder / "inference_image").is_dir():
+        (folder / "inference_image").rmdir()
+    assert find_code(folder, tmp_path / "unused") == folder
 
 
 def test_two_codes_are_refused_by_name(tmp_path: Path) -> None:
