@@ -439,9 +439,9 @@ def _allowed(document: Document, columns: Iterable[tuple[str, str]]) -> str:
     )  # fmt: skip
     return (
         "The ceiling has neither gate nor HTTP, and no load generator beside it. What those cost "
-        "bounds the share of it that the service can reach. What is below zero says that the stages, "
-        "called by themselves, took longer than within the service, by more than all the rest "
-        "costs: a share above 1 means no more than that.\n\n" + _table(header, rows)
+        "bounds the share of it that the service can reach. What is below zero says that the "
+        "stages, called by themselves, took longer than within the service, by more than all the "
+        "rest costs: a share above 1 means no more than that.\n\n" + _table(header, rows)
     )
 
 
