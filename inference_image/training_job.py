@@ -16,6 +16,7 @@ import contextlib
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,24 @@ _MAIN: Final = f"{_PACKAGE}/job/__main__.py"
 # The project's Python source is a hundredth of this; more is a bomb or another file.
 MAX_UNPACKED_BYTES: Final = 256 * 1024**2
 MAX_MEMBERS: Final = 10_000
+# What `zipfile` raises for archives that are damaged, or made to be.
+_DAMAGED: tuple[type[Exception], ...] = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    MemoryError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
+with contextlib.suppress(ImportError):  # a Python may have been built without it
+    from lzma import LZMAError
+
+    _DAMAGED += (LZMAError,)
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# What else makes a step take less memory; `gate` and `pack` have no such choice.
+_LESS_MEMORY: Final = {TRAIN: ", or a smaller batch_size", "prepare": ", or fewer --workers"}
 
 
 class CodeError(Exception):
@@ -66,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reason, f"this image holds no TensorFlow; {step} needs the tensorflow image", 2
         )
     try:
-        with tempfile.TemporaryDirectory(prefix="dr-code-") as unpacked:
+        # That the code could not be removed says nothing about the work that is done.
+        with tempfile.TemporaryDirectory(prefix="dr-code-", ignore_cleanup_errors=True) as unpacked:
             code = find_code(code_folder(root, step), Path(unpacked))
             return _ended(child.run([_PACKAGE + ".job", *words], code), child, reason, step)
     except CodeError as error:
@@ -158,8 +177,14 @@ def _unpack(archive: Path, folder: Path) -> None:
                         out.write(block)
     except FileExistsError as error:
         raise CodeError(f"{archive.name} holds {Path(error.filename).name!r} twice") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # Not the system's: bz2 says so of what it cannot read.
         raise CodeError(f"{archive.name} cannot be unpacked: {error}") from None
+    except _DAMAGED as error:
+        why = str(error) or type(error).__name__
+        raise CodeError(f"{archive.name} cannot be unpacked: {why}") from None
 
 
 def _inside(member: zipfile.ZipInfo, archive: Path) -> PurePosixPath:
@@ -183,6 +208,11 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
+
+    @property
+    def began(self) -> bool:
+        """Whether there was a process to pass a signal on to."""
+        return self._process is not None
 
     def run(self, words: Sequence[str], code: Path) -> int:
         """Exit code as `subprocess` gives it: negative where a signal ended the process."""
@@ -230,12 +260,17 @@ def _ended(returned: int, child: _Child, reason: Path, step: str) -> int:
         return code
     if returned >= 0:
         text = f"{step} ended with exit code {code} and gave no reason; its log may say more"
-    elif -returned in child.told:
+    elif -returned in child.told and not child.began:
         text = f"stopped by {signal.Signals(-returned).name} before {step} could begin its work"
+    elif -returned in child.told:
+        text = (
+            f"{step} was stopped by {signal.Signals(-returned).name}; what it had written may not "
+            "be whole"
+        )
     elif -returned == signal.SIGKILL:
         text = (
             f"{step} was ended by SIGKILL: most likely the memory was not enough; take a larger "
-            "instance type, or a smaller batch_size"
+            f"instance type{_LESS_MEMORY.get(step, '')}"
         )
     else:
         text = f"{step} was ended by {_signal_name(-returned)}; its log may say more"

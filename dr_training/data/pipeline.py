@@ -277,7 +277,7 @@ class TrainingData:
                 index are named.
             DataError: there is no manifest, or a patient or a picture is in two parts.
         """
-        manifest = _manifest(folder)
+        manifest = read_manifest(folder)
         mask_fraction = next(
             (
                 float(step.get("radius_fraction", 0.98))
@@ -422,7 +422,12 @@ def _text(features: Mapping[str, list[bytes] | list[int]], key: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder of records; its files are not looked at.
+
+    Raises:
+        DataError: there is none, or it is not what `prepare` writes.
+    """
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_bytes())

@@ -24,6 +24,8 @@ import json
 import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -184,15 +186,18 @@ def prepare(
     The same table, split and plan give the same bytes, whatever the number of workers.
 
     Raises:
-        DataError: the split leaks, the folder holds something else, or no photograph could be
-            used.
+        DataError: the split leaks, the folder holds something else, no photograph could be used,
+            or a process that prepares was ended.
     """
     plan.preparation()
     refuse_leaks(table, split)
     out.mkdir(parents=True, exist_ok=True)
     others = [path.name for path in out.iterdir() if not _is_ours(path)]
     if others:
-        raise DataError(f"{out} holds other files ({others[0]}); name a new folder")
+        raise DataError(
+            f"{out} holds other files ({others[0]}); name a new folder",
+            anonymous=f"{out} holds other files; name a new folder",
+        )
     (out / MANIFEST).unlink(missing_ok=True)
     for old in out.glob("*.tfrecord"):
         old.unlink()
@@ -327,22 +332,37 @@ class _Pool:
 
     def __init__(self, plan: Plan, workers: int) -> None:
         self._plan = plan
-        # Spawned, not forked: TensorFlow may already run threads in this process.
-        self._pool = multiprocessing.get_context("spawn").Pool(workers) if workers > 1 else None
+        # Spawned, not forked: TensorFlow may already run threads in this process. And not a
+        # `multiprocessing.Pool`, which waits for ever for what a killed process should have sent.
+        self._pool = (
+            ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+            if workers > 1
+            else None
+        )
 
     def run(self, photographs: list[Photograph]) -> Iterator[_Outcome]:
         jobs = [(one, self._plan) for one in photographs]
         if self._pool is None:
             return map(_prepare_one, jobs)
-        return self._pool.imap(_prepare_one, jobs, chunksize=8)
+        return _in_processes(self._pool, jobs)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
-            self._pool.terminate()
-            self._pool.join()
+            self._pool.shutdown(cancel_futures=True)
+
+
+def _in_processes(
+    pool: ProcessPoolExecutor, jobs: list[tuple[Photograph, Plan]]
+) -> Iterator[_Outcome]:
+    try:
+        yield from pool.map(_prepare_one, jobs, chunksize=8)
+    except BrokenProcessPool:
+        raise DataError(
+            "a process that prepares was ended, most likely for memory; give fewer --workers"
+        ) from None
 
 
 def _prepare_one(job: tuple[Photograph, Plan]) -> _Outcome:

@@ -122,9 +122,7 @@ def published_split(table: Table, column: str) -> Split:
     Raises:
         DataError: the column is missing or empty, or the split leaks patients or copies.
     """
-    if column not in table.extra_columns:
-        known = ", ".join(table.extra_columns) or "none"
-        raise DataError(f"the table has no column {column!r}; beyond the usual it has: {known}")
+    refuse_unknown_column(table, column)
     parts = {}
     for one in table:
         usable = one.grade is not None and one.readable
@@ -138,6 +136,17 @@ def published_split(table: Table, column: str) -> Split:
     )
     refuse_leaks(table, split)
     return split
+
+
+def refuse_unknown_column(table: Table, column: str) -> None:
+    """Refuse a column that the table does not have beyond the usual ones.
+
+    Raises:
+        DataError: it names the columns that there are.
+    """
+    if column not in table.extra_columns:
+        known = ", ".join(table.extra_columns) or "none"
+        raise DataError(f"the table has no column {column!r}; beyond the usual it has: {known}")
 
 
 def write_split(split: Split, path: Path) -> None:
@@ -160,7 +169,11 @@ def read_split(path: Path, table: Table) -> Split:
     """
     rows = read_csv(path)
     if not {"id", "split"} <= set(rows.columns):
-        raise DataError(f"{path} needs the columns id and split; it has {', '.join(rows.columns)}")
+        raise DataError(
+            f"{path} needs the columns id and split; it has {', '.join(rows.columns)}",
+            # Where the line of names is missing, the first photograph stands in its place.
+            anonymous=f"{path} needs the columns id and split, named in its first line",
+        )
     known = {one.id for one in table}
     parts: dict[str, str] = {}
     faults = Faults()
@@ -246,7 +259,7 @@ def shares_of(text: str) -> dict[str, float]:
     """Shares as people write them, `0.70,0.15,0.15`, by part.
 
     Raises:
-        DataError: they are not two or three numbers.
+        DataError: they are not two or three numbers above 0 that sum to 1.
     """
     try:
         values = [float(one) for one in text.split(",")]
@@ -256,7 +269,9 @@ def shares_of(text: str) -> dict[str, float]:
         raise DataError(
             f"--shares {text!r}: give the shares of train, validation and test, as 0.70,0.15,0.15"
         )
-    return dict(zip(PARTS, values, strict=False))
+    shares = dict(zip(PARTS, values, strict=False))
+    _check_fractions(shares)
+    return shares
 
 
 def groups_of(photographs: Iterable[Photograph]) -> list[tuple[Photograph, ...]]:

@@ -161,7 +161,9 @@ def read_table(path: Path) -> Table:
     missing = [name for name in REQUIRED if name not in rows.columns]
     if missing:
         raise DataError(
-            f"{path}: column {', '.join(missing)} missing; it has {', '.join(rows.columns)}"
+            f"{path}: column {', '.join(missing)} missing; it has {', '.join(rows.columns)}",
+            # Where the line of names is missing, the first photograph stands in its place.
+            anonymous=f"{path}: column {', '.join(missing)} missing from its first line",
         )
     folder = path.resolve().parent
     seen: dict[str, int] = {}
@@ -195,6 +197,8 @@ def _photograph(row: Mapping[str, str], folder: Path, where: str) -> Photograph:
     for name in ("path", "sha256"):
         if not row[name]:
             raise ValueError(f"{name} is empty")
+    if is_array(row["path"]):
+        array_row(row["path"])
     numbers = {}
     for name in ("size_bytes", "width_px", "height_px"):
         text = row.get(name, "") or "0"
@@ -251,7 +255,10 @@ def read_csv(path: Path) -> CsvRows:
     named = [name for name in columns if name]
     if len(set(named)) < len(named):
         twice = sorted({name for name in named if named.count(name) > 1})
-        raise DataError(f"{path}: column {', '.join(twice)} comes twice")
+        raise DataError(
+            f"{path}: column {', '.join(twice)} comes twice",
+            anonymous=f"{path}: the name of a column comes twice in its first line",
+        )
     faults = Faults()
     lines = []
     try:
@@ -286,7 +293,10 @@ def array_row(path: str) -> tuple[Path, str, int]:
     file, _, row = path.rpartition("#")
     part, _, index = row.rpartition("/")
     if not file or not part or not index.isdecimal():
-        raise DataError(f"{path} does not name a row of an array as FILE.npz#PART/INDEX")
+        raise DataError(
+            f"{path} does not name a row of an array as FILE.npz#PART/INDEX",
+            anonymous="a path does not name a row of an array as FILE.npz#PART/INDEX",
+        )
     return Path(file), part, int(index)
 
 

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 from dr_training.data.faults import DataError
 from dr_training.job.faults import EXIT_ASKED_WRONGLY, EXIT_FAILED, JobError
@@ -29,6 +30,8 @@ from inference_image.training_job import (
     reason_file,
     write_reason,
 )
+
+_SEE_WHERE: Final = f"set {ENV_DEBUG}=1 in the job's environment to see where"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,17 +64,15 @@ def _run(step: str) -> Callable[[Path, Sequence[str]], None]:
 
 
 def _unforeseen(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {(error.strerror or type(error).__name__).lower()}"
+    # Never the file: photographs may be named after patients.
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror.lower()}, while this step read or wrote a file; {_SEE_WHERE}"
     if isinstance(error, ModuleNotFoundError):
         return f"the image holds no Python module {error.name!r}, which this step needs"
     if isinstance(error, MemoryError):
         return "the memory is not enough; take a larger instance type"
     # The text may hold data; the kind says enough to begin with, and DR_DEBUG shows the rest.
-    return (
-        f"unexpected {type(error).__name__} in this step; set {ENV_DEBUG}=1 in the job's "
-        "environment to see where, and report it"
-    )
+    return f"unexpected {type(error).__name__} in this step; {_SEE_WHERE}, and report it"
 
 
 def _failed(root: Path, step: str, sentence: str, code: int) -> int:

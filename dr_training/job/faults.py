@@ -4,7 +4,11 @@
 """
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, NoReturn
+
+from dr_training.data.faults import DataError
 
 # Data or files that cannot be used; what was asked for cannot be done; told to stop.
 EXIT_FAILED: Final = 1
@@ -18,6 +22,19 @@ class JobError(Exception):
     def __init__(self, sentence: str, code: int = EXIT_FAILED) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+@contextmanager
+def as_asked() -> Iterator[None]:
+    """Within, what cannot be is not the data, but what was asked for.
+
+    Raises:
+        JobError: for a `DataError`, without what could name a patient.
+    """
+    try:
+        yield
+    except DataError as error:
+        raise JobError(error.anonymous, EXIT_ASKED_WRONGLY) from None
 
 
 class StepArguments(argparse.ArgumentParser):

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from dr_training.data.faults import DataError
 from dr_training.data.pipeline import Part, TrainingData, default_threads
 from dr_training.data.preparation import MANIFEST, UNGRADABLE, UNREADABLE
 from dr_training.data.splits import TEST
 from dr_training.data.table import write_whole
 from dr_training.job.decision import Answers, Minimums, decide
-from dr_training.job.faults import EXIT_ASKED_WRONGLY, JobError, StepArguments
+from dr_training.job.faults import JobError, StepArguments, as_asked
 from dr_training.job.places import ProcessingPlaces
+from dr_training.job.shards import check_shards
 from dr_training.job.trained import Trained, trained
 from inference_image.contract import TASK_GRADE5
 from inference_image.model_spec import ModelSpec, file_sha256
@@ -49,7 +49,8 @@ def run(root: Path, arguments: Sequence[str]) -> None:
     digests = _digests(data)
     with trained(places.model_archive) as model:
         _check_belongs(model, data, digests["manifest_sha256"])
-        minimums.check_fits(grades=model.spec.task == TASK_GRADE5)
+        with as_asked():
+            minimums.check_fits(grades=model.spec.task == TASK_GRADE5)
         point = model.spec.operating_point()
         answers = _asked(model, data.parts[TEST]) if TEST in data.parts else _nothing(model)
         document = {
@@ -70,6 +71,7 @@ def run(root: Path, arguments: Sequence[str]) -> None:
     )
 
 
+@as_asked()
 def _minimums(arguments: Sequence[str]) -> Minimums:
     parser = StepArguments("gate", "Judges a trained model")
     parser.add_argument("--min-sensitivity", type=float, required=True, help="0 to below 1")
@@ -77,15 +79,12 @@ def _minimums(arguments: Sequence[str]) -> Minimums:
     parser.add_argument("--min-kappa", type=float, help="quadratic weighted; -1 to below 1")
     parser.add_argument("--min-photographs", type=int, default=Minimums.photographs)
     chosen = parser.parse_args(arguments)
-    try:
-        return Minimums(
-            sensitivity=chosen.min_sensitivity,
-            specificity=chosen.min_specificity,
-            kappa=chosen.min_kappa,
-            photographs=chosen.min_photographs,
-        )
-    except DataError as error:
-        raise JobError(str(error), EXIT_ASKED_WRONGLY) from None
+    return Minimums(
+        sensitivity=chosen.min_sensitivity,
+        specificity=chosen.min_specificity,
+        kappa=chosen.min_kappa,
+        photographs=chosen.min_photographs,
+    )
 
 
 def _digests(data: TrainingData) -> dict[str, str]:
@@ -95,13 +94,9 @@ def _digests(data: TrainingData) -> dict[str, str]:
         JobError: a shard is another than the manifest says, or has no digest there.
     """
     judged = hashlib.sha256()
-    for shard in data.manifest["parts"].get(TEST, {"shards": []})["shards"]:
-        digest = file_sha256(data.folder / shard["file"])
-        if shard.get("sha256") is None:
-            raise JobError(f"{MANIFEST} has no digests of its files; prepare the records again")
-        if digest != shard["sha256"]:
-            raise JobError(f"{shard['file']} is not the file that {MANIFEST} names: digests differ")
-        judged.update(f"{shard['file']} {digest}\n".encode())
+    shards = data.manifest["parts"].get(TEST, {"shards": []})["shards"]
+    for file, digest in check_shards(data.folder, shards).items():
+        judged.update(f"{file} {digest}\n".encode())
     return {
         "manifest_sha256": file_sha256(data.folder / MANIFEST),
         "test_sha256": judged.hexdigest(),

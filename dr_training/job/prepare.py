@@ -28,10 +28,11 @@ from dr_training.data.splits import (
     make_split,
     published_split,
     read_split,
+    refuse_unknown_column,
     shares_of,
 )
 from dr_training.data.table import Table, array_row, is_array, read_table
-from dr_training.job.faults import EXIT_ASKED_WRONGLY, JobError, StepArguments
+from dr_training.job.faults import EXIT_ASKED_WRONGLY, JobError, StepArguments, as_asked
 from dr_training.job.places import ProcessingPlaces
 
 TABLE: Final = "table.csv"
@@ -83,6 +84,7 @@ def _arguments() -> StepArguments:
     return parser
 
 
+@as_asked()
 def _plan(chosen: Namespace) -> Plan:
     options = vars(chosen)
     for name, least in (("seed", 0), ("max_unreadable", 0), ("workers", 1)):
@@ -136,12 +138,16 @@ def _split(table: Table, folder: Path, chosen: Namespace) -> Split:
     if ways[SPLIT]:
         split = read_split(given, table)
     elif chosen.split_column is not None:
+        with as_asked():
+            refuse_unknown_column(table, chosen.split_column)
         split = published_split(table, chosen.split_column)
     else:
+        with as_asked():
+            shares = shares_of(_DEFAULT_SHARES if chosen.shares is None else chosen.shares)
         split = make_split(
             table,
             seed=chosen.seed,
-            fractions=shares_of(chosen.shares or _DEFAULT_SHARES),
+            fractions=shares,
             exclude_conflicting=chosen.exclude_conflicting,
         )
     # Names of other parts could be anything, so they are not shown.

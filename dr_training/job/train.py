@@ -6,7 +6,9 @@ for what the chief sends them (`dr_training.fitting.sharing`), outside of the on
 S3, where they would overwrite, or delete, what the chief has written.
 """
 
+import contextlib
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Sequence
@@ -14,14 +16,29 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
+from dr_training.data.faults import DataError
+from dr_training.data.pipeline import read_manifest
 from dr_training.data.preparation import MANIFEST
+from dr_training.fitting.plan import AUTO, MULTI_WORKER
 from dr_training.job.faults import EXIT_ASKED_WRONGLY, EXIT_STOPPED, JobError
 from dr_training.job.hosts import Hosts, read_hosts, wait_for_names
 from dr_training.job.hyperparameters import Hyperparameters, read_hyperparameters
 from dr_training.job.places import TrainingPlaces
-from inference_image.training_job import TRAIN, reason_file, write_reason
+from dr_training.job.shards import check_shards
+from inference_image.training_job import TRAIN, one_sentence, reason_file, write_reason
 
 _MOST_CONFIG_BYTES: Final = 1024 * 1024
+# Canonical status codes (google.rpc.Code), which TensorFlow's errors have as `error_code`.
+_OF_THE_OTHER_HOSTS: Final = {
+    1: "cancelled",
+    4: "deadline exceeded",
+    10: "aborted",
+    14: "unavailable",
+}
+_RESOURCE_EXHAUSTED: Final = 8
+# How `dr_training.fitting` names what a command line would have: with hyphens.
+_OTHER_FOLDER: Final = re.compile(r"name another --out\b[^;.]*--restart\b[^;.]*")
+_OPTION: Final = re.compile(r"(?<!\S)--([a-z]+(?:-[a-z]+)*)")
 
 
 def run(root: Path, arguments: Sequence[str]) -> None:
@@ -39,6 +56,7 @@ def run(root: Path, arguments: Sequence[str]) -> None:
     places = TrainingPlaces(root)
     wanted = read_hyperparameters(_read(places.hyperparameters))
     hosts = read_hosts(_read(places.resource_config), os.environ)
+    _check_strategy(wanted, hosts)
     if not (places.records / MANIFEST).is_file():
         raise JobError(
             f"the channel records ({places.records}) holds no {MANIFEST}; give it a folder of the "
@@ -46,6 +64,9 @@ def run(root: Path, arguments: Sequence[str]) -> None:
             EXIT_ASKED_WRONGLY,
         )
     _end_at_sigterm(root)
+    # On every host: the hosts compare the manifest only, and the gate the test part only.
+    for part in read_manifest(places.records)["parts"].values():
+        check_shards(places.records, part["shards"])
     _set_cluster(hosts)
     if hosts.is_chief:
         places.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -53,6 +74,19 @@ def run(root: Path, arguments: Sequence[str]) -> None:
     else:
         with tempfile.TemporaryDirectory(prefix="dr-worker-") as own:
             _train(places, wanted, hosts, Path(own))
+
+
+def _check_strategy(wanted: Hyperparameters, hosts: Hosts) -> None:
+    """With a strategy of one host, every one of several would train alone, and write as chief."""
+    count = len(hosts.addresses)
+    if wanted.strategy == AUTO or (wanted.strategy == MULTI_WORKER) == (count > 1):
+        return
+    few, job = ("several hosts", "one") if count == 1 else ("one host", str(count))
+    raise JobError(
+        f"hyper-parameters: strategy {wanted.strategy} is for {few}, and the job has {job}; "
+        "leave it out",
+        EXIT_ASKED_WRONGLY,
+    )
 
 
 def _set_cluster(hosts: Hosts) -> None:
@@ -94,14 +128,16 @@ def _train(places: TrainingPlaces, wanted: Hyperparameters, hosts: Hosts, out: P
             f"stopped by SIGTERM in epoch {stopped.epoch}; the state is saved", EXIT_STOPPED
         ) from None
     except FloatingPointError as error:
-        raise JobError(str(error).replace("--learning-rate", "learning_rate")) from None
-    except tf.errors.OpError as error:
-        if len(hosts.addresses) == 1:
-            raise
-        raise JobError(
-            f"the other hosts do not answer ({type(error).__name__}): one has ended, and its log "
-            "says why, or the security group does not let them talk"
+        raise JobError(as_hyperparameters(str(error))) from None
+    except DataError as error:
+        raise DataError(
+            as_hyperparameters(str(error)), anonymous=as_hyperparameters(error.anonymous)
         ) from None
+    except tf.errors.OpError as error:
+        sentence = why_tensorflow_ended(error.error_code, len(hosts.addresses))
+        if sentence is None:
+            raise
+        raise JobError(sentence) from None
     if hosts.is_chief:
         report = trained.report
         print(
@@ -109,6 +145,27 @@ def _train(places: TrainingPlaces, wanted: Hyperparameters, hosts: Hosts, out: P
             f"{report['devices']['workers']} hosts; results in {places.model}",
             flush=True,
         )
+
+
+def why_tensorflow_ended(code: int, hosts: int) -> str | None:
+    """A sentence for a status code of TensorFlow; None where the code alone does not say why."""
+    if code == _RESOURCE_EXHAUSTED:
+        return (
+            "the memory is not enough; take a larger instance type, or a smaller batch_size "
+            "(TensorFlow: resource exhausted)"
+        )
+    if hosts == 1 or code not in _OF_THE_OTHER_HOSTS:
+        return None
+    return (
+        f"the other hosts do not answer (TensorFlow: {_OF_THE_OTHER_HOSTS[code]}): one has ended, "
+        "and its log says why, or the security group does not let them talk"
+    )
+
+
+def as_hyperparameters(text: str) -> str:
+    """A sentence for who typed `dr model train`, for who started a job."""
+    named = _OTHER_FOLDER.sub("name another prefix for the checkpoints", text)
+    return _OPTION.sub(lambda found: found[1].replace("-", "_"), named)
 
 
 def _command(wanted: Hyperparameters) -> str:
@@ -139,6 +196,9 @@ def _end_at_sigterm(root: Path) -> None:
             "before is as it was"
         )
         write_reason(reason_file(root, TRAIN), sentence)
+        # Not `print`: the step may just be printing, and its stream cannot be entered twice.
+        with contextlib.suppress(OSError):
+            os.write(2, f"job {TRAIN}: {one_sentence(sentence)}\n".encode())
         os._exit(EXIT_STOPPED)
 
     signal.signal(signal.SIGTERM, end)

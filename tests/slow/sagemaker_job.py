@@ -4,6 +4,7 @@ A host's Python finds what the tensorflow image holds and nothing else: the lock
 copy of `inference_image`. Everything else of the training environment is blocked.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,8 +13,11 @@ import socket
 import subprocess
 import zipfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+_STOPS_WITHIN_S = 60
 
 # Beside the image's packages: hides every other distribution of the environment, says at the end
 # what was imported, and can make the training tell its parent to stop, as SageMaker does, after a
@@ -168,14 +172,19 @@ class Job:
 
 def ended(processes: "Sequence[subprocess.Popen[str]]", within_s: float = 600) -> list[Any]:
     """(exit code, what was printed) of each, when all have ended; none is left running."""
-    try:
-        printed = [process.communicate(timeout=within_s)[0] for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                # It passes SIGTERM on to its child, which a SIGKILL would leave behind.
-                process.send_signal(signal.SIGTERM)
-                process.communicate()
+    # Side by side: a host whose full pipe nobody reads would hold up the others.
+    with ThreadPoolExecutor(len(processes)) as readers:
+        reading = [readers.submit(one.communicate, timeout=within_s) for one in processes]
+        try:
+            printed = [one.result()[0] for one in reading]
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    # It passes SIGTERM on to its child, which a SIGKILL would leave behind.
+                    process.send_signal(signal.SIGTERM)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_STOPS_WITHIN_S)
+                    process.kill()
     return [(one.returncode, text) for one, text in zip(processes, printed, strict=True)]
 
 

@@ -3,8 +3,11 @@
 import csv
 import importlib.util
 import json
+import os
 import shutil
+import signal
 import sysconfig
+import time
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +109,18 @@ def test_two_hosts_that_are_interrupted_end_as_one_that_is_not(
         "package", "training.json", "history.csv",
     }  # fmt: skip
 
+    # A state of another plan is not gone on from, and what to do is said in a job's words.
+    changed = Job(tmp_path / "changed", training_python, repository, 1)
+    root = changed.fill(0, records, {**PARAMETERS, "learning_rate": "0.02"})
+    shutil.copytree(alone.roots[0] / "checkpoints", root / "checkpoints")
+    ((code, printed),) = ended([changed.start(0)])
+    assert code == 1, printed
+    assert (
+        (root / "output" / "failure")
+        .read_text()
+        .endswith("(learning_rate was 0.01, now 0.02); name another prefix for the checkpoints.")
+    )
+
     # The second host is told to stop, as at an interruption that not all hosts hear of.
     job = Job(tmp_path / "first", training_python, repository, 2)
     chief, other = (job.fill(index, records, PARAMETERS) for index in range(2))
@@ -138,3 +153,32 @@ def test_two_hosts_that_are_interrupted_end_as_one_that_is_not(
     assert spec.id == "clinic-1"
     with (results / "history.csv").open(newline="") as stream:
         assert [int(row["epoch"]) for row in csv.DictReader(stream)] == [1, 2, 3, 4]
+
+
+def _step_of(launcher: int) -> int:
+    """The process that a launcher has started."""
+    (child,) = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return int(child)
+
+
+@pytest.mark.timeout(1800)
+def test_a_host_that_is_killed_is_no_riddle_to_the_other(
+    records: Path, training_python: Path, repository: Path, tmp_path: Path
+) -> None:
+    job = Job(tmp_path / "job", training_python, repository, 2)
+    endless = {**PARAMETERS, "epochs": "10000", "stop_patience": "10000"}
+    chief, other = (job.fill(index, records, endless) for index in range(2))
+    processes = [job.start(0), job.start(1)]
+    until = time.monotonic() + 600
+    # Both train once the first epoch's state is there.
+    while not (chief / "checkpoints" / "state.npz").exists() and time.monotonic() < until:
+        if any(one.poll() is not None for one in processes):
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(_step_of(processes[1].pid), signal.SIGKILL)
+    found = ended(processes)
+    assert [code for code, _ in found] == [1, 137], found
+    assert (other / "output" / "failure").read_text().startswith("train was ended by SIGKILL")
+    reason = (chief / "output" / "failure").read_text()
+    assert reason.startswith("the other hosts do not answer (TensorFlow: "), found

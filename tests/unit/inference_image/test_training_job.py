@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -147,8 +148,8 @@ signal.pause()
 """
 child = subprocess.Popen([sys.executable, "-c", below], stdout=subprocess.PIPE, text=True)
 child.stdout.readline()
-pathlib.Path("../ready").write_text("yes")
 try:
+    pathlib.Path("../ready").write_text("yes")
     signal.pause()
 finally:
     print(child.stdout.readline().strip(), flush=True)
@@ -161,6 +162,15 @@ finally:
     assert (returned, out) == (143, "state saved\nbelow\n")
 
 
+def _runs(process: int) -> bool:
+    """Who has ended stays in the table until its parent, the system's first process, has asked."""
+    try:
+        state = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
 def test_what_the_step_left_running_is_ended(tmp_path: Path) -> None:
     code = """
 import pathlib, subprocess, sys
@@ -169,10 +179,9 @@ pathlib.Path("../left").write_text(str(left.pid))
 """
     job = Started(tmp_path, code)
     assert job.end()[0] == 0
-    stat_file = Path("/proc", (tmp_path / "left").read_text(), "stat")
+    left = int((tmp_path / "left").read_text())
     until = time.monotonic() + 60
-    # Who has ended stays in the table until its parent, the system's first process, has asked.
-    while stat_file.exists() and stat_file.read_text().rpartition(")")[2].split()[0] not in "ZX":
+    while _runs(left):
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -180,7 +189,12 @@ pathlib.Path("../left").write_text(str(left.pid))
 @pytest.mark.parametrize(
     ("job", "send", "code", "said"),
     [
-        ("", signal.SIGTERM, 143, "stopped by SIGTERM before train could begin its work."),
+        (
+            "",
+            signal.SIGTERM,
+            143,
+            "train was stopped by SIGTERM; what it had written may not be whole.",
+        ),
         (
             "os.kill(os.getpid(), signal.SIGKILL)",
             None,
@@ -214,6 +228,54 @@ def test_a_step_that_a_signal_ends_is_said_for(
         one.process.send_signal(send)
     assert one.end() == (code, "", f"training job: {said}\n")
     assert (tmp_path / "output" / "failure").read_text() == said
+
+
+def test_a_signal_before_the_step_is_said_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DR_ML_ROOT", str(tmp_path))
+    _zip(training_job.code_folder(tmp_path, "prepare") / "code.zip", {MAIN: "raise SystemExit"})
+    find = training_job.find_code
+
+    def find_and_stop(channel: Path, unpacked: Path) -> Path:
+        signal.raise_signal(signal.SIGTERM)
+        return find(channel, unpacked)
+
+    monkeypatch.setattr(training_job, "find_code", find_and_stop)
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        assert training_job.main(["prepare"]) == 143
+    finally:
+        for one, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(one, handler)
+    said = "stopped by SIGTERM before prepare could begin its work."
+    assert (tmp_path / "output" / "message").read_text() == said
+    assert capsys.readouterr().err == f"training job: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "advice"),
+    [("prepare", ", or fewer --workers"), ("gate", ""), ("pack", "")],
+)
+def test_a_step_without_memory_is_told_what_it_can_change(
+    step: str, advice: str, tmp_path: Path
+) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    returned, _, error = Started(tmp_path, code, "inference_image.training_job", step).end()
+    assert returned == 137
+    assert error.endswith(f"was not enough; take a larger instance type{advice}.\n")
+
+
+def test_code_that_cannot_be_removed_does_not_change_the_end(tmp_path: Path) -> None:
+    code = """
+import os, pathlib
+folder = pathlib.Path.cwd()
+moved = folder.rename(folder.with_name("moved"))
+folder.symlink_to(moved)  # which is no folder that could be removed as one
+"""
+    assert Started(tmp_path, code).end() == (0, "", "")
+    assert (tmp_path / "moved").is_dir()
+    assert not (tmp_path / "output").exists()
 
 
 @pytest.mark.parametrize("words", [(), ("serve",), ("train ",), ("\udcff",)])
@@ -338,6 +400,46 @@ def test_code_that_brings_another_service_is_refused(name: str, tmp_path: Path) 
     if (folder / "inference_image").is_dir():
         (folder / "inference_image").rmdir()
     assert find_code(folder, tmp_path / "unused") == folder
+
+
+def _patched(archive: Path, mark: bytes, offset: int, content: bytes) -> None:
+    data = bytearray(archive.read_bytes())
+    start = data.index(mark) + offset
+    data[start : start + len(content)] = content
+    archive.write_bytes(data)
+
+
+# Where a zip keeps what: PKWARE's APPNOTE.TXT 6.3.10, 4.3.7 and 4.3.12.
+_ENTRY, _CENTRAL, _NAME, _CENTRAL_NAME = b"PK\3\4", b"PK\1\2", 30, 46
+
+
+@pytest.mark.parametrize(
+    ("method", "mark", "offset", "content"),
+    [
+        # A name that says it is UTF-8 and is not.
+        (zipfile.ZIP_STORED, _CENTRAL, 8, b"\0\x08"),
+        # A place of the entry so near to the end that half of its head is not there.
+        (zipfile.ZIP_STORED, _CENTRAL, 42, None),
+        # Choices that LZMA does not have, and no bzip2.
+        (zipfile.ZIP_LZMA, _ENTRY, _NAME + len(MAIN) + 4, b"\xff"),
+        (zipfile.ZIP_BZIP2, _ENTRY, _NAME + len(MAIN), b"XX"),
+    ],
+)
+def test_a_zip_that_is_made_to_be_damaged_is_one_sentence(
+    method: int, mark: bytes, offset: int, content: bytes | None, tmp_path: Path
+) -> None:
+    archive = tmp_path / "channel" / "code.zip"
+    archive.parent.mkdir()
+    with zipfile.ZipFile(archive, "w", method) as opened:
+        opened.writestr(MAIN, SAYS * 100)
+    if content is None:
+        content = struct.pack("<L", archive.stat().st_size - 10)
+    _patched(archive, mark, offset, content)
+    if offset == 8:
+        _patched(archive, mark, _CENTRAL_NAME, b"\xff")
+    said = _refused(tmp_path / "channel", tmp_path / "unpacked")
+    assert said.startswith("code.zip cannot be unpacked: ")
+    assert len(said) > len("code.zip cannot be unpacked: ")
 
 
 def test_two_codes_are_refused_by_name(tmp_path: Path) -> None:

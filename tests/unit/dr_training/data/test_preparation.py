@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,23 @@ def test_the_number_of_workers_does_not_change_a_byte(drawn_table: Table, tmp_pa
     assert "train-00002.tfrecord" in files
     for name in files:
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+class _EndsWhoReadsIt(dict[str, str]):
+    """Ends the process that unpickles it, as the kernel does where memory is short."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return signal.raise_signal, (signal.SIGKILL,)
+
+
+@pytest.mark.timeout(120)
+def test_a_process_that_is_ended_ends_the_preparation(drawn_table: Table, tmp_path: Path) -> None:
+    first, *others = drawn_table
+    table = Table((replace(first, extra=_EndsWhoReadsIt()), *others))
+    plan = Plan.usual(size_px=64)
+    with pytest.raises(DataError, match="was ended, most likely for memory; give fewer --workers"):
+        prepare(table, make_split(table, seed=0), tmp_path / "records", plan=plan, workers=2)
+    assert not (tmp_path / "records" / "manifest.json").exists()
 
 
 def test_a_folder_with_other_files_is_refused_and_one_of_ours_is_renewed(

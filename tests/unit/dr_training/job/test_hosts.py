@@ -56,6 +56,9 @@ def test_the_port_can_be_another_and_a_hosts_own() -> None:
         (_text("a:0", "a:0"), "must be a port from 1 to 65535; got '0'"),
         (_text("a:65536", "a:65536"), "must be a port from 1 to 65535"),
         (_text("a" * 300, "a" * 300), "is no name of a host"),
+        # What cannot be asked of a name server at all.
+        (_text("a..b", "a..b"), "'a..b' is no name of a host"),
+        (_text("a." + "b" * 64, "a." + "b" * 64), "is no name of a host"),
     ],
 )
 def test_a_file_that_does_not_say_the_hosts_is_refused(text: str, said: str) -> None:
@@ -86,11 +89,40 @@ def test_names_that_are_not_known_yet_are_waited_for() -> None:
     assert len(slept) == 2
 
 
-def test_a_name_that_stays_unknown_is_named() -> None:
-    def look_up(name: str) -> str:
-        raise OSError(name)
+@pytest.mark.parametrize("error", [OSError, UnicodeError])
+def test_a_name_that_stays_unknown_is_named(error: type[Exception]) -> None:
+    now = [100.0]
 
-    slept: list[float] = []
+    def look_up(name: str) -> str:
+        # A name server that does not answer.
+        now[0] += 5
+        raise error(name)
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
     with pytest.raises(JobError, match="host algo-2 has no address after 10 s"):
-        wait_for_names(["algo-2:2222"], within_s=10, look_up=look_up, sleep=slept.append)
-    assert sum(slept) == 10
+        wait_for_names(
+            ["algo-2:2222"], within_s=10, look_up=look_up, sleep=sleep, clock=lambda: now[0]
+        )
+    assert 110 <= now[0] <= 117
+
+
+def test_all_names_together_have_the_time_of_one() -> None:
+    now = [0.0]
+
+    def look_up(name: str) -> str:
+        now[0] += 4
+        if now[0] < 9 or name == "b":
+            raise OSError(name)
+        return "10.0.0.1"
+
+    with pytest.raises(JobError, match="host b has no address after 10 s"):
+        wait_for_names(
+            ["a:1", "b:1"],
+            within_s=10,
+            look_up=look_up,
+            sleep=lambda _: None,
+            clock=lambda: now[0],
+        )
+    assert now[0] == 16

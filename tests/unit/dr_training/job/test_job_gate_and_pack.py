@@ -166,7 +166,7 @@ def test_wrong_minimums_are_refused_before_anything_is_read(
 
 def test_a_model_that_grades_is_asked_for_its_kappa(ready: Job, step: Any) -> None:
     code, reason = step("gate", "--min-sensitivity", "0.8", "--min-specificity", "0.8")
-    assert code == 1
+    assert code == 2
     assert "give --min-kappa" in reason
 
 

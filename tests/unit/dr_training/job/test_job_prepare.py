@@ -268,6 +268,61 @@ def test_a_folder_in_which_nothing_can_be_read_is_refused(
     assert "no photograph could be used" in reason
 
 
+def _without_its_first_line(path: Path) -> None:
+    path.write_text(path.read_text().partition("\n")[2])
+
+
+def test_a_table_without_the_names_of_its_columns_is_refused_and_not_shown(
+    job: Job, photographs: Put, prepare: Any
+) -> None:
+    rows = photographs(30)
+    path = job.places.photographs / "table.csv"
+    _without_its_first_line(path)
+    code, _, reason = prepare()
+    assert code == 1
+    assert "column id, grade, sha256, path missing from its first line" in reason
+    # The same with a cell that comes twice in the first photograph.
+    job.write_table([{**row, "patient": PATIENT, "eye": PATIENT} for row in rows])
+    _without_its_first_line(path)
+    code, _, reason = prepare()
+    assert code == 1
+    assert "the name of a column comes twice in its first line" in reason
+
+
+def test_a_split_without_the_names_of_its_columns_is_refused_and_not_shown(
+    job: Job, photographs: Put, prepare: Any
+) -> None:
+    rows = photographs(30)
+    _write_split(job, {row["id"]: "train" for row in rows})
+    _without_its_first_line(job.places.photographs / "split.csv")
+    code, _, reason = prepare()
+    assert code == 1
+    assert "split.csv needs the columns id and split, named in its first line" in reason
+
+
+@pytest.mark.parametrize("path", [f"{PATIENT}.npz#x", f"{PATIENT}.npz#all/x", ".npz#"])
+def test_a_path_into_an_array_that_is_none_is_told_by_row(
+    job: Job, photographs: Put, prepare: Any, path: str
+) -> None:
+    rows = photographs(30)
+    rows[4]["path"] = path
+    job.write_table(rows)
+    code, _, reason = prepare()
+    assert code == 1
+    assert "table.csv row 6: a cell cannot be used" in reason
+
+
+def test_a_path_that_is_none_once_it_is_short_is_not_shown(
+    job: Job, photographs: Put, prepare: Any
+) -> None:
+    rows = photographs(30)
+    rows[4]["path"] = f"{PATIENT}.npz#/x/../7"
+    job.write_table(rows)
+    code, _, reason = prepare("--max-unreadable", "1")
+    assert code == 1
+    assert "a path does not name a row of an array as FILE.npz#PART/INDEX" in reason
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -296,6 +351,7 @@ def test_wrong_arguments_are_refused(
         (["--shares", "1,2,x"], "give the shares of train, validation and test"),
         (["--shares", "nan,0.5,0.5"], "shares above 0"),
         (["--shares", "0.5,0.3,0.1"], "must sum to 1"),
+        (["--shares", ""], "give the shares of train, validation and test"),
         (["--split-column", "camera"], "the table has no column 'camera'"),
     ],
 )
@@ -304,7 +360,7 @@ def test_choices_that_cannot_be_are_refused(
 ) -> None:
     photographs(30)
     code, _, reason = prepare(*arguments)
-    assert code == 1
+    assert code == 2
     assert said in reason
 
 
