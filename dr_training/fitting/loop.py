@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import keras
 import numpy as np
@@ -35,6 +35,8 @@ from dr_training.fitting.strategies import Devices
 STATE: Final = "state.npz"
 BEST: Final = "best.npz"
 _VARIABLES, _OPTIMIZER = "network", "optimizer"
+# In the facts of the best weights: the figures of their epoch, as in the history.
+_ROW: Final = "row"
 _SMALLEST_RATE: Final = 1e-7
 _DIGITS: Final = 6
 
@@ -119,10 +121,11 @@ class Trainer:
     def run(self) -> list[dict[str, Any]]:
         """Train until the last epoch or the early stop; gives a row per epoch.
 
-        A state in `out` is gone on from. SIGTERM and Ctrl-C end the step, write the state and
-        raise `TrainingStoppedError`.
+        A state in `out` is gone on from.
 
         Raises:
+            TrainingStoppedError: SIGTERM or Ctrl-C; the step in progress was ended and is in the
+                state. Where it came in validation, the state holds the whole epoch before that.
             DataError: the state in `out` is of another training.
             FloatingPointError: the loss is no number.
         """
@@ -138,18 +141,33 @@ class Trainer:
                 self._epoch(journal)
         return self._progress.history
 
-    def load_best(self) -> int:
-        """Put the best epoch's weights into the network; gives its number."""
+    def load_best(self) -> dict[str, Any]:
+        """Put the best epoch's weights into the network; gives the row of that epoch.
+
+        It is what was measured with these weights, where the history may hold another figure of
+        that epoch, or none: see `_resume_best`. No worker is needed by another one after this.
+        """
         self._sharing.file(self._out / BEST)
+        self._sharing.leave()
         facts, groups = read_state(self._out / BEST)
         assign(self.network.variables, groups[_VARIABLES], what="best weights")
-        return int(facts["epoch"])
+        row: dict[str, Any] = facts[_ROW]
+        return row
 
     def answers(self, part: Part) -> NDArray[np.float64]:
-        """Logits (n, k) of every photograph of a part, in its order."""
+        """Logits (n, k) of every photograph of a part, in its order.
+
+        Raises:
+            TrainingStoppedError: a worker was asked to stop meanwhile.
+        """
         batch_size = self._plan.batch_size
         dataset = self._dataset(part, fill=True)
-        found = [self._answer(pixels).numpy() for pixels, _, _ in dataset]
+        found = []
+        for pixels, _, _ in dataset:
+            logits, stops = self._answer(pixels, self._stop_flag())
+            found.append(logits.numpy())
+            if self._must_stop(float(stops)):
+                self._leave()
         assert len(found) == math.ceil(len(part) / batch_size)  # noqa: S101
         return np.concatenate(found)[: len(part)].astype(np.float64)
 
@@ -176,41 +194,50 @@ class Trainer:
                 strategy.reduce("SUM", stops, axis=None),
             )
 
-        def replica_answer(pixels: Any) -> tf.Tensor:
-            return network(tf.cast(pixels, tf.float32), training=False)["logits"]
+        def replica_answer(pixels: Any, stop: Any) -> tuple[Any, Any]:
+            logits = network(tf.cast(pixels, tf.float32), training=False)["logits"]
+            return logits, tf.identity(stop)
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-        def answer(pixels: Any) -> tf.Tensor:
-            logits = strategy.run(replica_answer, args=(pixels,))
-            return strategy.gather(logits, axis=0)
+        def answer(pixels: Any, stop: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            logits, stops = strategy.run(replica_answer, args=(pixels, stop))
+            return (
+                strategy.gather(logits, axis=0),
+                strategy.reduce("SUM", stops, axis=None),
+            )
 
         return train_step, answer
 
     def _epoch(self, journal: Journal) -> None:
         at = self._progress
+        if at.step < self._steps:
+            self._training_pass(journal)
+            # Validation may take longer than a host is given that has to end.
+            self._save()
+        asked_to_stop = self._finish_epoch(journal)
+        if asked_to_stop and not at.finished:
+            self._leave()
+
+    def _training_pass(self, journal: Journal) -> None:
+        at = self._progress
         start = time.monotonic() - at.seconds
-        first = at.step
-        for batch in self._dataset(self._train, epoch=at.epoch, first=first):
-            stop = tf.constant(float(self._asked_to_stop))
-            loss, stops = (float(value) for value in self._train_step(batch, stop))
+        for batch in self._dataset(self._train, epoch=at.epoch, first=at.step):
+            loss, stops = (float(value) for value in self._train_step(batch, self._stop_flag()))
             at.step += 1
             at.loss_sum += loss
+            at.seconds = time.monotonic() - start
             if not math.isfinite(loss):
                 raise FloatingPointError(
                     f"the loss is {loss} in epoch {at.epoch}, step {at.step}; use a smaller "
                     "--learning-rate"
                 )
             journal.step(at.epoch, at.step, loss)
-            # All workers see the same sum, so all of them stop after the same step.
-            if stops > 0 and at.step < self._steps:
-                at.seconds = time.monotonic() - start
+            if self._must_stop(stops):
                 self._save()
-                raise TrainingStoppedError(at.epoch, at.step, self._out / STATE)
-        self._finish_epoch(journal, time.monotonic() - start)
-        if self._asked_to_stop and not at.finished and self._devices.workers == 1:
-            raise TrainingStoppedError(at.epoch, 0, self._out / STATE)
+                self._leave()
 
-    def _finish_epoch(self, journal: Journal, seconds: float) -> None:
+    def _finish_epoch(self, journal: Journal) -> bool:
+        """Validate, judge and save; gives whether a worker was asked to stop, the same on all."""
         at, plan = self._progress, self._plan
         figures = validation_figures(self.answers(self._validation), self._validation.grades)
         row = {
@@ -218,8 +245,8 @@ class Trainer:
             "train_loss": round(at.loss_sum / at.step, _DIGITS + 2),
             **{k: None if math.isnan(v) else round(v, _DIGITS) for k, v in figures.items()},
             "learning_rate": self._rate(),
-            "seconds": round(seconds, 3),
-            "images_per_s": round(at.step * plan.batch_size / max(seconds, 1e-9), 1),
+            "seconds": round(at.seconds, 3),
+            "images_per_s": round(at.step * plan.batch_size / max(at.seconds, 1e-9), 1),
         }
         at.history.append(row)
         self._judge(row)
@@ -230,9 +257,10 @@ class Trainer:
         if self._devices.is_chief:
             write_history(self._out, at.history)
         self._save()
-        # Before another worker reads what the chief has just written.
-        self._sharing.wait()
+        # No worker goes on before the chief has written what the others may read.
+        asked_to_stop = self._sharing.any_says(self._asked_to_stop)
         journal.epoch(row)
+        return asked_to_stop
 
     def _judge(self, row: dict[str, Any]) -> None:
         """Best weights, rate reduction and early stop by the monitored figure."""
@@ -248,7 +276,7 @@ class Trainer:
             at.best, at.best_epoch = value, row["epoch"]
             at.since_better = at.since_reduced = 0
             if self._devices.is_chief:
-                facts = {"epoch": row["epoch"], plan.monitor: value, **self._identity}
+                facts = {_ROW: row, **self._identity}
                 write_state(self._out / BEST, facts, {_VARIABLES: _values(self.network.variables)})
             return
         at.since_better += 1
@@ -299,6 +327,30 @@ class Trainer:
     def _stop(self) -> None:
         self._asked_to_stop = True
 
+    def _stop_flag(self) -> tf.Tensor:
+        return tf.constant(float(self._asked_to_stop))
+
+    def _must_stop(self, stops: float) -> bool:
+        """Whether to stop after a step that began with so many flags raised.
+
+        All workers see the same sum, so all of them stop after the same step; one alone need not
+        take another step to hear of it.
+        """
+        return stops > 0 or (self._asked_to_stop and self._devices.workers == 1)
+
+    def _leave(self) -> NoReturn:
+        """End where all workers do; the chief has saved the state before it comes here.
+
+        No other worker ends sooner: SageMaker may end a job as soon as one of its hosts has ended.
+        """
+        try:
+            self._sharing.leave()
+        except tf.errors.OpError:
+            # The chief knows that the state is saved; another one does not know it of the chief.
+            if not self._devices.is_chief:
+                raise
+        raise TrainingStoppedError(self._progress.epoch, self._progress.step, self._out / STATE)
+
     def _save(self) -> None:
         if not self._devices.is_chief:
             return
@@ -331,14 +383,25 @@ class Trainer:
         """Go on from the best weights that are there.
 
         Where a folder was brought back from elsewhere, file by file, the best weights may be
-        older than the state, or missing; those that are newer will be written again.
+        older than the state, or missing, or newer. Newer ones do not change by what figures the
+        epochs are judged: so a training that comes to the same figures again ends as one that was
+        not cut. Where it does not, and no epoch is better than the state's best one, whose
+        weights are gone, the newer ones are the best that are left, with their own figures.
         """
         at, path = self._progress, self._out / BEST
         facts = read_state(path)[0] if path.exists() else {}
         if any(facts.get(name) != value for name, value in self._identity.items()):
             facts = {}
-        epoch = int(facts.get("epoch", 0))
-        if epoch < at.best_epoch:
+        row = facts.get(_ROW, {})
+        epoch = int(row.get("epoch", 0))
+        if epoch > at.best_epoch:
+            print(
+                f"the best weights in {self._out} are those of epoch {epoch}, which is not the "
+                "state's best one; a better epoch replaces them, or else they count with their own "
+                "figures",
+                flush=True,
+            )
+        elif epoch < at.best_epoch:
             if at.finished and epoch == 0:
                 raise DataError(
                     f"{self._out} holds a finished training without {BEST}; name another --out, or "
@@ -349,7 +412,7 @@ class Trainer:
                 f"{f'those of epoch {epoch} are' if epoch else 'the next epoch counts as best'}",
                 flush=True,
             )
-            at.best, at.best_epoch = facts.get(self._plan.monitor), epoch
+            at.best, at.best_epoch = row.get(self._plan.monitor), epoch
 
 
 def _optimizer(plan: TrainingPlan) -> keras.Optimizer:

@@ -2,9 +2,9 @@
 
     >>> train_records(Path("records"), Path("out/trained"), TrainingPlan(network="mobilenet"))
 
-Into the output folder go `state.npz` (to go on from), `best.npz` (weights of the best epoch),
-`history.csv`, TensorBoard's events, `training.json` and, for a grader, a package that `dr serve`
-serves (`package/`). Temperature and thresholds are chosen on the validation part.
+Into the output folder go `state.npz` (to go on from), `best.npz` (weights and figures of the best
+epoch), `history.csv`, TensorBoard's events, `training.json` and, for a grader, a package that
+`dr serve` serves (`package/`). Temperature and thresholds are chosen on the validation part.
 """
 
 import hashlib
@@ -114,7 +114,7 @@ def train_records(
             threads=threads,
         )
         history = trainer.run()
-        best_epoch = trainer.load_best()
+        best = trainer.load_best()
         values = [keras.ops.convert_to_numpy(one) for one in classifier.network.weights]
     keras.mixed_precision.set_dtype_policy(FLOAT32)
     report: dict[str, Any] = {
@@ -133,8 +133,8 @@ def train_records(
             "workers": devices.workers,
         },
         "epochs": len(history),
-        "best_epoch": best_epoch,
-        "validation": history[best_epoch - 1],
+        "best_epoch": best["epoch"],
+        "validation": best,
         "environment": environment(threads=tf.config.threading.get_intra_op_parallelism_threads()),
     }
     package = None

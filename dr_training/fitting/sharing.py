@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,10 +54,23 @@ class Sharing:
 
         self._total, self._of_chief = total, of_chief
 
-    def wait(self) -> None:
-        """Return when every worker has come here."""
-        if self._devices.workers > 1:
-            self._any(differs=False)
+    def any_says(self, mine: bool) -> bool:
+        """Whether one of the workers says so; the same on every worker, when all have come here."""
+        return mine if self._devices.workers == 1 else self._any(differs=mine)
+
+    def leave(self) -> None:
+        """Return when every worker has come here and none needs another one to end.
+
+        A worker that ends takes with it what others have not yet received of it. So they meet
+        twice: nobody ends before all have come out of the first meeting, and whether all come out
+        of the second does not matter.
+
+        Raises:
+            tf.errors.OpError: a worker has ended before it came here.
+        """
+        self.any_says(False)
+        with suppress(tf.errors.OpError):
+            self.any_says(False)
 
     def agree(self, facts: Mapping[str, Any], what: str) -> None:
         """Refuse workers whose facts (JSON values) are not the chief's.

@@ -31,31 +31,53 @@ HEAD: dict[str, Any] = {
 ALL = {**HEAD, "train": "all", "epochs": 2, "loss": "ordinal", "learning_rate": 1e-4}
 
 ONE_DEVICE = """
-import json, os, signal
+import json, os, shutil, signal, time
 from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from dr_training.fitting import journal, loop
 from dr_training.fitting.plan import TrainingPlan
 from dr_training.fitting.run import train_records
+from dr_training.fitting.state import read_state, write_state
 folder = Path({folder!r})
 plan = TrainingPlan(**{plan!r})
 whole = train_records(folder / "records", folder / "whole", plan, strategy="cpu", threads=2)
 
-step = journal.Journal.step
+step, answers = journal.Journal.step, loop.Trainer.answers
+steps, answered, stops = [], [], []
+def tell():
+    handler = signal.getsignal(signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while signal.getsignal(signal.SIGTERM) is handler:
+        time.sleep(0.01)
 def stopping(self, epoch, number, loss):
     step(self, epoch, number, loss)
-    if (epoch, number) in ((2, 3), (4, 1)):
-        os.kill(os.getpid(), signal.SIGTERM)
-loop.Journal.step = stopping
-stops = []
-for _ in range(2):
+    steps.append((epoch, number))
+    if (epoch, number) in ((1, 5), (2, 3), (4, 1)):
+        tell()
+def validating(self, part):
+    answer = self._answer
+    def counting(*arguments):
+        answered.append(self._progress.epoch)
+        if self._progress.epoch == 3 and answered.count(3) == 1:
+            tell()
+        return answer(*arguments)
+    self._answer = counting
+    try:
+        return answers(self, part)
+    finally:
+        self._answer = answer
+loop.Journal.step, loop.Trainer.answers = stopping, validating
+for _ in range(4):
     try:
         train_records(folder / "records", folder / "cut", plan, strategy="cpu")
     except loop.TrainingStoppedError as error:
         stops.append(str(error))
-loop.Journal.step = step
-train_records(folder / "records", folder / "cut", plan, strategy="cpu")
+    if len(stops) == 3:
+        # Brought back file by file: best weights of an epoch that the state has yet to come to.
+        shutil.copy(folder / "whole" / "best.npz", folder / "cut" / "best.npz")
+cut = train_records(folder / "records", folder / "cut", plan, strategy="cpu")
+loop.Journal.step, loop.Trainer.answers = step, answers
 
 tags = {{}}
 for path in sorted((folder / "whole" / "tensorboard").iterdir()):
@@ -68,8 +90,17 @@ mixed = TrainingPlan(**{{**{plan!r}, "epochs": 1, "precision": "mixed_bfloat16",
 half = train_records(folder / "records", folder / "half", mixed, strategy="cpu")
 referral = TrainingPlan(**{{**{plan!r}, "task": "referable"}})
 referred = train_records(folder / "records", folder / "referral", referral, strategy="cpu")
-print(json.dumps([stops, tags, whole.report, half.report["validation"]["loss"],
-                  referred.report["validation"]["auc"]]))
+
+# The best weights of an epoch that this training, which is finished, never came to.
+best = folder / "referral" / "best.npz"
+facts, groups = read_state(best)
+write_state(best, {{**facts, "row": {{**facts["row"], "epoch": 9, "loss": 0.125}}}}, groups)
+later = train_records(folder / "records", folder / "referral", referral, strategy="cpu")
+print(json.dumps({{
+    "stops": stops, "steps": steps, "answered": answered, "tags": tags, "whole": whole.report,
+    "cut": cut.report, "half_loss": half.report["validation"]["loss"],
+    "referral_auc": referred.report["validation"]["auc"], "later": later.report,
+}}))
 """
 
 TWO_DEVICES = """
@@ -97,6 +128,59 @@ other = Sharing(Devices(name="x", strategy=made.strategy, replicas=2, workers=2,
 assert not any(other._bytes(content, len(content)))
 """
 
+# Two workers that stop twice and go on: the second one is told to. The chief saves the state of the
+# first stop only when the other has ended, or has had three seconds for it.
+WORKER = """
+import json, os, signal, sys, time
+from pathlib import Path
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+from dr_cli import training
+from dr_training.fitting import loop, run
+from dr_training.fitting.strategies import choose_devices
+folder = Path({folder!r})
+made = choose_devices("auto")
+run.choose_devices = lambda *_, **__: made  # the workers of a process meet once
+ended, chief = folder / "the-other-has-ended", made.worker == 0
+step, answers, save = loop.Journal.step, loop.Trainer.answers, loop.Trainer._save
+steps, told, waited, states = [], [], [], []
+def tell(where):
+    if chief or where in told:
+        return
+    told.append(where)
+    handler = signal.getsignal(signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while signal.getsignal(signal.SIGTERM) is handler:
+        time.sleep(0.01)
+def stopping(self, epoch, number, loss):
+    step(self, epoch, number, loss)
+    steps.append((epoch, number))
+    if (epoch, number) == (1, 4):
+        tell("step")
+def validating(self, part):
+    tell("validation")
+    return answers(self, part)
+def saving(self):
+    if chief and not waited:
+        until = time.monotonic() + 3
+        while not ended.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        waited.append(ended.exists())
+    save(self)
+loop.Journal.step, loop.Trainer.answers, loop.Trainer._save = stopping, validating, saving
+codes = []
+for _ in range(3):
+    arguments = {{"records": str(folder / "records"), "out": str(folder / "workers-cut")}}
+    codes.append(training.train(**arguments, plan={plan!r}, choices={{"strategy": "auto"}}))
+    if not chief:
+        ended.touch()
+    progress = loop.read_state(folder / "workers-cut" / "state.npz")[0]["progress"]
+    states.append((progress["epoch"], progress["step"]))
+found = {{"codes": codes, "steps": steps, "ended_before": waited, "states": states}}
+(folder / f"worker-{{made.worker}}.json").write_text(json.dumps(found))
+"""
+
 RECORDS = """
 from pathlib import Path
 import numpy as np
@@ -121,7 +205,7 @@ prepare(table, split, folder / "records", plan=Plan.prepared_already(size_px=16,
 @pytest.fixture(scope="module")
 def trained(
     training_python: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[Any]]:
+) -> tuple[Path, dict[str, Any]]:
     """A folder with trainings, and what the process on one device found."""
     folder = tmp_path_factory.mktemp("fitting")
     _run(training_python, "-c", RECORDS.format(folder=str(folder)), cwd=repository)
@@ -137,29 +221,49 @@ def _losses(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.timeout(1800)
-def test_a_training_that_was_stopped_twice_ends_as_one_that_was_not(
-    trained: tuple[Path, list[Any]],
+def test_a_training_that_was_stopped_four_times_ends_as_one_that_was_not(
+    trained: tuple[Path, dict[str, Any]],
 ) -> None:
-    folder, (stops, _, _, half_loss, referral_auc) = trained
-    # The signals came after steps 3 and 1: a step that begins later tells all workers of it.
-    assert [one.split(";")[0] for one in stops] == [
-        "stopped in epoch 2 after step 4",
-        "stopped in epoch 4 after step 2",
+    folder, found = trained
+    # In an epoch's last step, in the middle, in validation, and in the first step.
+    assert [one.split(";")[0] for one in found["stops"]] == [
+        "stopped in epoch 1 after step 5",
+        "stopped in epoch 2 after step 3",
+        "stopped in epoch 3 after step 5",
+        "stopped in epoch 4 after step 1",
     ]
+    # No step was done twice; of the validation that was stopped, its first batch of three.
+    epochs = range(1, HEAD["epochs"] + 1)
+    assert found["steps"] == [[epoch, step] for epoch in epochs for step in range(1, 6)]
+    assert found["answered"] == [1] * 3 + [2] * 3 + [3] * (1 + 3) + [4] * 3
     whole = _losses(folder / "whole")
     assert len(whole) == HEAD["epochs"]
+    # The best weights that were put beside the state of epoch 3 were those of epoch 4.
+    assert found["whole"]["best_epoch"] == found["cut"]["best_epoch"] == 4
     np.testing.assert_allclose(_losses(folder / "cut"), whole, atol=1e-6)
     assert whole[-1, 0] < whole[0, 0]
-    assert 0 < half_loss < 10
+    assert 0 < found["half_loss"] < 10
     # The drawn photographs get brighter with the grade, and a few epochs do not rank them yet.
     referral = _losses(folder / "referral")
     assert referral[-1, 0] < referral[0, 0]
-    assert 0 <= referral_auc <= 1
+    assert 0 <= found["referral_auc"] <= 1
 
 
 @pytest.mark.timeout(1800)
-def test_events_history_and_package_say_the_same(trained: tuple[Path, list[Any]]) -> None:
-    folder, (_, tags, report, *_) = trained
+def test_best_weights_of_an_epoch_that_was_never_come_to_count_with_their_own_figures(
+    trained: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, found = trained
+    later = found["later"]
+    assert (later["best_epoch"], later["epochs"]) == (9, HEAD["epochs"])
+    assert (later["validation"]["epoch"], later["validation"]["loss"]) == (9, 0.125)
+    assert len(_losses(folder / "referral")) == HEAD["epochs"]
+
+
+@pytest.mark.timeout(1800)
+def test_events_history_and_package_say_the_same(trained: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = trained
+    tags, report = found["tags"], found["whole"]
     np.testing.assert_allclose(tags["loss"], _losses(folder / "whole")[:, 1], rtol=1e-5)
     spec = load_model_spec(folder / "whole" / "package")
     verify_files(spec, folder / "whole" / "package")
@@ -174,7 +278,7 @@ def test_events_history_and_package_say_the_same(trained: tuple[Path, list[Any]]
 
 @pytest.mark.timeout(1800)
 def test_two_devices_and_two_workers_give_the_same_losses(
-    trained: tuple[Path, list[Any]], training_python: Path, repository: Path
+    trained: tuple[Path, dict[str, Any]], training_python: Path, repository: Path
 ) -> None:
     folder, _ = trained
     _run(
@@ -186,7 +290,14 @@ def test_two_devices_and_two_workers_give_the_same_losses(
     np.testing.assert_allclose(
         _losses(folder / "mirrored-head"), _losses(folder / "whole"), atol=1e-5
     )
-    _two_workers(training_python, repository, folder)
+    arguments = {
+        "records": str(folder / "records"),
+        "out": str(folder / "workers-all"),
+        "plan": ALL,
+        "choices": {"strategy": "auto", "compute_threads": 1},
+    }
+    words = ["-m", "dr_cli.tensorflow_side", "dr_cli.training:train", json.dumps(arguments)]
+    _two_workers(training_python, repository, words)
     np.testing.assert_allclose(
         _losses(folder / "workers-all"), _losses(folder / "mirrored-all"), atol=1e-5
     )
@@ -194,22 +305,35 @@ def test_two_devices_and_two_workers_give_the_same_losses(
     assert report["devices"] == {"strategy": "multi-worker", "replicas": 2, "workers": 2}
 
 
-def _two_workers(python: Path, repository: Path, folder: Path) -> None:
+@pytest.mark.timeout(1800)
+def test_two_workers_that_stop_leave_together_and_end_as_one_device_that_did_not(
+    trained: tuple[Path, dict[str, Any]], training_python: Path, repository: Path
+) -> None:
+    folder, _ = trained
+    code = WORKER.format(folder=str(folder), plan=HEAD)
+    _two_workers(training_python, repository, ["-c", code])
+    chief, other = (json.loads((folder / f"worker-{index}.json").read_text()) for index in range(2))
+    epochs = range(1, HEAD["epochs"] + 1)
+    for one in (chief, other):
+        assert one["codes"] == [143, 143, 0]
+        # Told in step 4 of epoch 1, they stop after step 5, the last one; then in validation.
+        assert one["states"] == [[1, 5], [1, 5], [HEAD["epochs"], 0]]
+        assert one["steps"] == [[epoch, step] for epoch in epochs for step in range(1, 6)]
+    assert chief["ended_before"] == [False]
+    np.testing.assert_allclose(
+        _losses(folder / "workers-cut"), _losses(folder / "whole"), atol=1e-5
+    )
+
+
+def _two_workers(python: Path, repository: Path, words: list[str]) -> None:
     ports = [_free_port() for _ in range(2)]
     hosts = [f"127.0.0.1:{port}" for port in ports]
-    arguments = {
-        "records": str(folder / "records"),
-        "out": str(folder / "workers-all"),
-        "plan": ALL,
-        "choices": {"strategy": "auto", "compute_threads": 1},
-    }
     processes = []
     for index in range(2):
         task = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}}
-        command = ["-m", "dr_cli.tensorflow_side", "dr_cli.training:train", json.dumps(arguments)]
         processes.append(
             subprocess.Popen(
-                [str(python), *command],
+                [str(python), *words],
                 cwd=repository,
                 env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": json.dumps(task)},
                 stdout=subprocess.PIPE,
