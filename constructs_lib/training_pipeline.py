@@ -276,7 +276,11 @@ class DRTrainingPipeline(Construct):
                 model_package_group_name=known_text(model_package_group_name),
             ),
             *gate.faults(),
-            *hyperparameter_faults(hyperparameters, network_isolation=network_isolation),
+            *hyperparameter_faults(
+                hyperparameters,
+                network_isolation=network_isolation,
+                hosts=training_instance_count,
+            ),
             *preparation_faults(preparation or {}),
             *jobs,
             *keeping_faults(keep_runs_days, own_bucket=runs_bucket is None, longest_s=timeout_s),

@@ -61,6 +61,9 @@ HYPERPARAMETERS: Final = (
     "weight_decay",
     "weights",
 )
+MULTI_WORKER: Final = "multi-worker"
+# The others would train one model on each host.
+OF_SEVERAL_HOSTS: Final = ("auto", MULTI_WORKER)
 PREPARATION: Final = (
     "exclude_conflicting",
     "image_format",
@@ -341,9 +344,14 @@ def keeping_faults(keep_runs_days: object, *, own_bucket: bool, longest_s: int |
 
 
 def hyperparameter_faults(
-    options: Mapping[str, object], *, network_isolation: bool = False
+    options: Mapping[str, object], *, network_isolation: bool = False, hosts: object = None
 ) -> list[str]:
-    """Faults of what a training is asked for; `network_isolation` is whether it can fetch none."""
+    """Faults of what a training is asked for.
+
+    Args:
+        network_isolation: whether the job can fetch no weights.
+        hosts: that train together; None or a token where it is not known.
+    """
     faults = _option_faults("hyperparameters", options, HYPERPARAMETERS)
     if "network" not in options:
         faults.append("hyperparameters must name a network, {'network': 'mobilenet'} for example")
@@ -353,6 +361,19 @@ def hyperparameter_faults(
             "image fetches these weights: give network_isolation=False, or other weights; "
             "got 'imagenet'"
         )
+    strategy = options.get("strategy", "auto")
+    if isinstance(hosts, int) and not is_token(hosts) and not is_token(strategy):
+        if hosts > 1 and strategy not in OF_SEVERAL_HOSTS:
+            faults.append(
+                f"hyperparameters['strategy'] must be one of {', '.join(OF_SEVERAL_HOSTS)} with "
+                f"training_instance_count={hosts}, because any other is for one host; "
+                f"got {shown(strategy)}"
+            )
+        elif hosts == 1 and strategy == MULTI_WORKER:
+            faults.append(
+                "hyperparameters['strategy'] must not be multi-worker with "
+                "training_instance_count=1, because the workers are hosts; leave it out"
+            )
     task = options.get("task", TASK_GRADE5)
     if task != TASK_GRADE5 and not is_token(task):
         faults.append(

@@ -301,3 +301,25 @@ def test_options_are_written_as_each_step_reads_them() -> None:
 def test_options_have_no_name_twice() -> None:
     for known in (HYPERPARAMETERS, PREPARATION):
         assert list(known) == sorted(set(known))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "hosts", "refused"),
+    [
+        ("mirrored", 2, True),
+        ("cpu", 2, True),
+        ("auto", 2, False),
+        ("multi-worker", 2, False),
+        ("multi-worker", 1, True),
+        ("mirrored", 1, False),
+        (TOKEN, 2, False),
+        ("cpu", None, False),
+    ],
+)
+def test_a_strategy_fits_the_number_of_hosts(
+    strategy: object, hosts: int | None, refused: bool
+) -> None:
+    options = {"network": "mobilenet", "strategy": strategy}
+    found = hyperparameter_faults(options, hosts=hosts)
+    assert len(found) == refused
+    assert all(fault.startswith("hyperparameters['strategy'] must") for fault in found)
