@@ -1,6 +1,7 @@
 """Markers by folder, the data that stays outside the repository, and the shared packages."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -33,6 +34,11 @@ os.environ["PATH"] = os.pathsep.join(
 # one test of the full matrix turns it on again.
 os.environ.setdefault("CDK_VALIDATION", "false")
 
+
+# Whoever starts the tests in the background of a shell has them ignore Ctrl-C, and all that they
+# start; some tests are about Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Text is as wide as in a pipe, in the workers of pytest-xdist as well, which are told a width.
 os.environ.pop("COLUMNS", None)
