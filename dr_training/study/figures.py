@@ -55,7 +55,7 @@ def main_effects_figure(
         one.margins(x=0.25)
         _log_axis(one)
         one.tick_params(axis="x", labelrotation=20 if max(map(len, names)) > 6 else 0)
-    axes[0].set_ylabel(f"{unit} (geometric mean)")
+    axes[0].set_ylabel(unit)
     return _svg(figure)
 
 

@@ -79,6 +79,10 @@ def run_plan(
         DataError: another process runs this folder, a data set is missing, a machine cannot be
             reached.
     """
+    # A run is another process in another folder.
+    out = out.resolve()
+    data_dir = None if data_dir is None else data_dir.resolve()
+    records = None if records is None else records.resolve()
     with _alone(out):
         if data_dir is not None and uses_images(plan.study):
             _refuse_missing(plan, data_dir)

@@ -35,6 +35,25 @@ def test_all_runs_are_made_once_in_the_order_of_the_plan(tmp_path: Path) -> None
     assert (again.made, len(runner.specs)) == (0, 12)
 
 
+def test_a_folder_may_be_named_from_where_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs are processes in folders of their own: all failed where `--out` was left out."""
+    plan, out = planned(tmp_path)
+    folders: list[Path] = []
+
+    class Noting(FakeRunner):
+        def run(self, spec: dict[str, Any], out: Path) -> dict[str, Any]:
+            folders.append(out)
+            return super().run(spec, out)
+
+    monkeypatch.chdir(tmp_path)
+    summary, _ = run(plan, out.relative_to(tmp_path), Noting(result_of))
+    assert summary.ended == {"ok": 12}
+    assert len(folders) == 12
+    assert all(folder.is_absolute() and folder.is_relative_to(out) for folder in folders)
+
+
 def test_a_killed_study_goes_on_with_the_run_that_was_cut_off(tmp_path: Path) -> None:
     plan, out = planned(tmp_path)
 
