@@ -66,7 +66,7 @@ def run_study(
     ] = False,
 ) -> None:
     """Plan where there is no plan yet, and make the runs that are left; Ctrl-C, and go on later."""
-    from dr_training.study.journal import Journal
+    from dr_training.study.journal import JOURNAL, Journal
     from dr_training.study.plan import describe, make_plan, open_plan, write_plan
     from dr_training.study.runners.runner import runner_for
     from dr_training.study.running import over_budget, run_plan, spent
@@ -101,6 +101,10 @@ def run_study(
     typer.echo(f"{summary.made} runs made now; ended so far: {ended}; left: {summary.left}")
     if summary.ended.get("ok"):
         typer.echo(f"analyse them with `{dr(f'study analyse {folder}')}`")
+    elif summary.made:
+        raise CommandError(
+            f"no run ended well; {folder / JOURNAL} says why, and --retry-failed makes them again"
+        )
 
 
 @study_app.command("analyse")

@@ -4,6 +4,7 @@
 [('Size.MiB', 512, '1024')]
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,11 @@ def differences(path: str, expected: Any, actual: Any) -> Iterator[tuple[str, An
             yield from differences(f"{path}.{key}", value, there)
     elif _comparable(expected) != _comparable(actual):
         yield path, expected, actual
+
+
+def refers_to(value: Any, logical_id: str) -> bool:
+    """Whether a value names a resource of the same template: by Ref or Fn::GetAtt alone."""
+    return f'"{logical_id}"' in json.dumps(value)
 
 
 def shown(value: Any) -> str:

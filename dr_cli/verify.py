@@ -7,7 +7,6 @@ is served; the sizes in the template are compared as well, in case somebody made
 resources by hand. Functions of container images are compared in `verify_lambda`.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from dr_cli.console import make_console
 from dr_cli.errors import CommandError
 from dr_cli.findings import Finding, fault, good, show, unknown
 from dr_cli.region import aws_region
-from dr_cli.template_values import differences, shown
+from dr_cli.template_values import differences, refers_to, shown
 from dr_cli.verify_lambda import function_findings, image_functions
 
 ENDPOINT: Final = "AWS::SageMaker::Endpoint"
@@ -172,8 +171,7 @@ def _wanted_config(
     if template is not None:
         said = template["Resources"][endpoint_id]["Properties"]["EndpointConfigName"]
         for name, physical_id in configs.items():
-            # Ref or Fn::GetAtt, the only ways to name a resource of the same stack.
-            if f'"{name}"' in json.dumps(said):
+            if refers_to(said, name):
                 return name, physical_id.rpartition("/")[2]
     if len(configs) == 1:
         ((name, physical_id),) = configs.items()

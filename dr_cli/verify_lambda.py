@@ -6,12 +6,11 @@ of the stack pointing to the stack's version says which code and which settings 
 the image are compared as well, in case somebody changed them by hand.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dr_cli.findings import Finding, fault, good, unknown
-from dr_cli.template_values import differences, shown
+from dr_cli.template_values import differences, refers_to, shown
 
 FUNCTION: Final = "AWS::Lambda::Function"
 ALIAS: Final = "AWS::Lambda::Alias"
@@ -73,16 +72,11 @@ def function_findings(
 def _alias_of(function_id: str, written: Mapping[str, Any]) -> str | None:
     """Logical id of the alias that the function is called by."""
     for name, resource in written.items():
-        if resource["Type"] == ALIAS and _names(
+        if resource["Type"] == ALIAS and refers_to(
             resource["Properties"]["FunctionName"], function_id
         ):
             return name
     return None
-
-
-def _names(value: Any, logical_id: str) -> bool:
-    # Ref or Fn::GetAtt, the only ways to name a resource of the same stack.
-    return f'"{logical_id}"' in json.dumps(value)
 
 
 def _alias_findings(
@@ -110,7 +104,7 @@ def _alias_findings(
         (
             physical.rpartition(":")[2]
             for name, (kind, physical) in resources.items()
-            if kind == VERSION and _names(said, name)
+            if kind == VERSION and refers_to(said, name)
         ),
         None,
     )

@@ -14,8 +14,9 @@ from typing import Any, Final
 import constructs_lib
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
-_SECTIONS: Final = ("Args", "Attributes", "Defaults", "Defines", "Raises")
-_ENTRY: Final = re.compile(r"^([\w*, ]+): (.*)$")
+_LISTS: Final = {"Args": "argument", "Attributes": "attribute"}
+_SECTIONS: Final = (*_LISTS, "Defaults", "Defines", "Raises")
+_ENTRY: Final = re.compile(r"^    ([\w*][\w*, ]*): (.*)$")
 _OPTION: Final = re.compile(r"^- ((?:`\w+`(?:, )?)+): (.*)$")
 _HEAD: Final = """# Reference of the constructs
 
@@ -38,12 +39,9 @@ def _entry(name: str, thing: Any) -> str:
     lines = [f"## {name}", ""]
     parameters = _parameters(thing)
     for title, block in _blocks(inspect.getdoc(thing) or ""):
-        if title in ("Args", "Attributes"):
-            lines += [
-                f"| {title[:-1].lower()} | default | |".replace("arg ", "argument "),
-                "|---|---|---|",
-            ]
-            for argument, meaning in _entries(block):
+        if title in _LISTS:
+            lines += [f"| {_LISTS[title]} | default | |", "|---|---|---|"]
+            for argument, meaning in _entries(block, _ENTRY):
                 lines.append(f"| {argument} | {_default(argument, parameters)} | {meaning} |")
         elif title:
             lines.append(f"**{title}**: {_text(block)}")
@@ -51,7 +49,7 @@ def _entry(name: str, thing: Any) -> str:
             lines += ["```python", *(line[4:] for line in block), "```"]
         elif _OPTION.match(block[0]):
             lines += ["| argument | |", "|---|---|"]
-            lines += [f"| {named} | {meaning} |" for named, meaning in _options(block)]
+            lines += [f"| {named} | {meaning} |" for named, meaning in _entries(block, _OPTION)]
         else:
             lines.append(_text(block))
         lines.append("")
@@ -98,25 +96,13 @@ def _blocks(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def _entries(block: list[str]) -> list[tuple[str, str]]:
+def _entries(block: list[str], entry: re.Pattern[str]) -> list[tuple[str, str]]:
     """Arguments with what is said of them, which may go on over further lines."""
     found: list[list[str]] = []
     for line in block:
-        entry = _ENTRY.match(line[4:])
-        if entry and not line[4:].startswith(" "):
-            names = ", ".join(f"`{name}`" for name in entry[1].split(", "))
-            found.append([names, entry[2]])
-        else:
-            found[-1].append(line.strip())
-    return [(names, _cell(meaning)) for names, *meaning in found]
-
-
-def _options(block: list[str]) -> list[tuple[str, str]]:
-    found: list[list[str]] = []
-    for line in block:
-        entry = _OPTION.match(line)
-        if entry:
-            found.append([entry[1], entry[2]])
+        if begun := entry.match(line):
+            names = begun[1].replace("`", "").split(", ")
+            found.append([", ".join(f"`{name}`" for name in names), begun[2]])
         else:
             found[-1].append(line.strip())
     return [(names, _cell(meaning)) for names, *meaning in found]

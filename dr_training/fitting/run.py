@@ -7,7 +7,6 @@ epoch), `history.csv`, TensorBoard's events, `training.json` and, for a grader, 
 `dr serve` serves (`package/`). Temperature and thresholds are chosen on the validation part.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -38,12 +37,12 @@ from dr_training.fitting.plan import (
     TRAIN_HEAD,
     TrainingPlan,
 )
+from dr_training.fitting.results import PACKAGE, RECORDS_SHA256, REPORT
 from dr_training.fitting.strategies import Devices, choose_devices
 from dr_training.networks import WEIGHTS_AUTO, WEIGHTS_RANDOM, Classifier, build_classifier
 from inference_image.contract import TASK_GRADE5
+from inference_image.model_spec import file_sha256
 
-REPORT: Final = "training.json"
-PACKAGE: Final = "package"
 _DIGITS: Final = 4
 
 
@@ -90,7 +89,7 @@ def train_records(
     devices = choose_devices(strategy, cpu_devices=cpu_devices)
     data = TrainingData.open(records)
     train, validation = data.part(TRAIN), data.part(VALIDATION)
-    manifest_sha256 = hashlib.sha256((records / MANIFEST).read_bytes()).hexdigest()
+    manifest_sha256 = file_sha256(records / MANIFEST)
     out.mkdir(parents=True, exist_ok=True)
     if restart and devices.is_chief:
         for name in (STATE, BEST):
@@ -120,7 +119,7 @@ def train_records(
     report: dict[str, Any] = {
         "plan": plan.as_document(),
         "records": records.name,
-        "records_sha256": manifest_sha256,
+        RECORDS_SHA256: manifest_sha256,
         "photographs": {name: len(part) for name, part in data.parts.items()},
         "backbone_weights": classifier.weights,
         "parameters": int(classifier.network.count_params()),

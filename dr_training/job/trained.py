@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dr_training.fitting.results import PACKAGE, RECORDS_SHA256, REPORT
 from dr_training.job.faults import JobError
 from inference_image.model_package import unpack_model
 from inference_image.model_spec import MODEL_JSON, ModelSpec, load_model_spec, verify_files
 
-PACKAGE: Final = "package"
-REPORT: Final = "training.json"
-RECORDS_SHA256: Final = "records_sha256"
 _MOST_JSON_BYTES: Final = 4 * 1024**2
 
 

@@ -44,6 +44,17 @@ def test_plan_run_analyse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "font: 16px/1.55" in page  # the style of the project's other pages
 
 
+def test_a_study_in_which_no_run_ended_well_is_no_success(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRunner(lambda spec: result_of(spec, status="error", reason="no module"))
+    monkeypatch.setattr(runner, "runner_for", lambda *_: fake)
+    result = dr("run", "small.toml", "--out", "s")
+    assert result.exit_code == 1
+    assert "12 runs made now; ended so far: 12 error; left: 0" in result.output
+    assert f"no run ended well; {Path('s', 'journal.jsonl')} says why" in str(result.exception)
+
+
 def test_a_budget_of_nothing_is_said(folder: Path) -> None:
     (folder / "none.toml").write_text(f"{SMALL}\n[budget]\nruns = 0\n")
     result = dr("run", "none.toml")

@@ -332,20 +332,6 @@ def test_a_path_that_is_none_once_it_is_short_is_not_shown(
         (["--size", "28"], "unrecognized arguments: --size 28"),
         (["--size-px", "big"], "invalid int value: 'big'"),
         (["--image-format", "gif"], "invalid choice: 'gif'"),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    photographs: Put, prepare: Any, arguments: list[str], said: str
-) -> None:
-    photographs(10)
-    code, _, reason = prepare(*arguments)
-    assert code == 2
-    assert said in reason
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
         (["--size-px", "8"], "size_px must be 16 to 2048; it is 8"),
         (["--records-per-shard", "0"], "a shard holds at least one record"),
         (["--shares", "1,2,x"], "give the shares of train, validation and test"),
@@ -355,7 +341,7 @@ def test_wrong_arguments_are_refused(
         (["--split-column", "camera"], "the table has no column 'camera'"),
     ],
 )
-def test_choices_that_cannot_be_are_refused(
+def test_wrong_arguments_and_choices_that_cannot_be_are_refused(
     photographs: Put, prepare: Any, arguments: list[str], said: str
 ) -> None:
     photographs(30)

@@ -1,0 +1,9 @@
+"""Names of what a training leaves, for those who read it without TensorFlow."""
+
+from typing import Final
+
+# The folder that is served, beside the report.
+PACKAGE: Final = "package"
+REPORT: Final = "training.json"
+# In the report: digest of the records' manifest.
+RECORDS_SHA256: Final = "records_sha256"
