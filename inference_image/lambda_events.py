@@ -15,7 +15,7 @@ and .../set-up-lambda-proxy-integrations.html, checked 2026-11-28.
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -67,19 +67,82 @@ def read_event(event: Any, *, base_path: str) -> LambdaRequest:
     context = event.get("requestContext") if isinstance(event, Mapping) else None
     if not isinstance(context, Mapping):
         raise UnknownEventError(_NOT_HTTP)
-    own = dict(event)
     http = context.get("http")
-    if isinstance(http, Mapping) and isinstance(http.get("path"), str):
-        path = own_path(event, http["path"], base_path=base_path)
-        own["requestContext"] = {**context, "http": {"sourceIp": None, **http, "path": path}}
-    elif isinstance(event.get("httpMethod"), str) and isinstance(event.get("path"), str):
-        own["path"] = own_path(event, event["path"], base_path=base_path)
+    own, refusal = _checked(event)
+    if isinstance(http, Mapping) and _texts(http.get("method"), http.get("path")):
+        # The adapter goes by these, and by the load balancer's mark before them.
+        kept = {name: value for name, value in context.items() if name != "elb"}
+        path = own_path(own, http["path"], base_path=base_path)
+        own["version"] = "2.0"
+        own["requestContext"] = {**kept, "http": {"sourceIp": None, **http, "path": path}}
+    elif _texts(event.get("httpMethod"), event.get("path")):
+        own["path"] = own_path(own, event["path"], base_path=base_path)
+        if "elb" not in context:
+            identity = context.get("identity")
+            own["version"] = "1.0"
+            own["requestContext"] = {
+                **context,
+                "identity": identity if isinstance(identity, Mapping) else {},
+            }
     else:
         raise UnknownEventError(_NOT_HTTP)
-    body, refusal = _body_of(event)
+    body = b""
+    if refusal is None:
+        body, refusal = _body_of(own)
     # Bytes pass through the adapter as they are.
     own.update(body=body, isBase64Encoded=False)
     return LambdaRequest(event=own, refusal=refusal)
+
+
+def _texts(*values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _is_named_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and _texts(*value.values())
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and _texts(*value)
+
+
+def _is_named_lists(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_list_of_texts, value.values()))
+
+
+# Parts of an event, what each is where it is not null, and how to see that.
+_PARTS: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
+    ("headers", "texts by name", _is_named_texts),
+    ("multiValueHeaders", "lists of texts by name", _is_named_lists),
+    ("queryStringParameters", "texts by name", _is_named_texts),
+    ("multiValueQueryStringParameters", "lists of texts by name", _is_named_lists),
+    ("rawQueryString", "a text", _texts),
+    ("cookies", "a list of texts", _is_list_of_texts),
+    ("pathParameters", "texts by name", _is_named_texts),
+    ("isBase64Encoded", "true or false", lambda value: isinstance(value, bool)),
+    ("body", "text or base64", _texts),
+)
+
+
+def _checked(event: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """A copy without what is null or not as it must be; and a sentence about the latter.
+
+    Gateways send these parts so. Whoever writes an event by hand, or through another service, may
+    not, and the adapter would fail on it.
+    """
+    own = dict(event)
+    faults = []
+    for name, kind, is_so in _PARTS:
+        value = own.get(name)
+        if value is None or not is_so(value):
+            own.pop(name, None)
+        if value is not None and name not in own:
+            faults.append(f"its {name} must be {kind}")
+    # A load balancer sends either kind of headers.
+    if not own.get("multiValueHeaders"):
+        own.pop("multiValueHeaders", None)
+        own.setdefault("headers", {})
+    return own, f"The event is not as a gateway sends it: {'; '.join(faults)}." if faults else None
 
 
 _NOT_HTTP: Final = (
@@ -99,7 +162,7 @@ def own_path(event: Mapping[str, Any], path: str, *, base_path: str) -> str:
     if base_path and _begins(path, base_path):
         path = path[len(base_path) :] or "/"
     captured = (event.get("pathParameters") or {}).get("proxy")
-    if isinstance(captured, str) and path.endswith(f"/{captured}"):
+    if captured is not None and path.endswith(f"/{captured}"):
         path = f"/{captured}"
     stage = event["requestContext"].get("stage")
     if isinstance(stage, str) and stage and _begins(path, f"/{stage}"):
@@ -113,8 +176,6 @@ def _begins(path: str, prefix: str) -> bool:
 
 def _body_of(event: Mapping[str, Any]) -> tuple[bytes, str | None]:
     body = event.get("body") or ""
-    if not isinstance(body, str):
-        return b"", "The event's body is no text; it must be text or base64."
     if event.get("isBase64Encoded"):
         try:
             return base64.b64decode(body, validate=True), None

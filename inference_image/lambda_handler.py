@@ -159,10 +159,10 @@ class LambdaHandler:
             return dict(self._mangum({**request.event, _REFUSAL: request.refusal}, context))
         except Exception as error:  # noqa: BLE001
             # Mangum lets no error of the application through, so the event is at fault: a
-            # header that is none, such as a port that is no number. Each kind of event takes
-            # an answer of this shape.
+            # header that is none, such as a port that is no number, or half a character. Each
+            # kind of event takes an answer of this shape.
             self._log.warning("request", outcome="refused", status=400, kind=type(error).__name__)
-            detail = "The request's headers cannot be read."
+            detail = "The request's headers or its query cannot be read."
             return {
                 "statusCode": 400,
                 "headers": {"content-type": MEDIA_PROBLEM},
@@ -275,7 +275,9 @@ def settings_on_lambda(environment: Mapping[str, str]) -> Settings:
 def use_writable_folders(environment: MutableMapping[str, str]) -> None:
     """Move a home that cannot be written to the temporary folder, and caches back under it."""
     if not _writable(environment.get("HOME", "")):
-        environment["HOME"] = tempfile.gettempdir()
+        # There is none where the disk is full; a model of the image needs none either.
+        with contextlib.suppress(OSError):
+            environment["HOME"] = tempfile.gettempdir()
     for name in _CACHE_VARIABLES:
         if name in environment and not _writable(environment[name]):
             del environment[name]

@@ -8,9 +8,13 @@ is unpacked below the temporary folder, the only place that can be written, and 
 digest: the digest in its key must be the digest of what was unpacked.
 """
 
+import contextlib
+import fcntl
+import os
 import re
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +31,7 @@ _URL = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]+)/(?P<key>(?:.+/)?(?P<sha>[0-9a-f]{64})\.tar\.gz)"
 )
 _CACHE_FOLDER: Final = "dr-model"
+_SCRATCH: Final = "unpacking-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,7 @@ def find_model(
         ModelPackageError: there is no model, it cannot be read, or it is not the one named.
     """
     url = ModelUrl.parse(model_url) if model_url else None
-    if model_dir.is_dir() and any(model_dir.iterdir()):
+    if _holds_something(model_dir):
         if url is not None:
             _check_digest(model_dir, url, f"the image's model in {model_dir}")
         return FoundModel(folder=model_dir, source=SOURCE_IMAGE)
@@ -85,19 +90,65 @@ def find_model(
             f"there is no model: {model_dir} ({ENV_MODEL_DIR}) is empty and {ENV_MODEL_URL} is "
             "not set"
         )
-    cache = (temporary_dir or Path(tempfile.gettempdir())) / _CACHE_FOLDER
+    try:
+        cache = (temporary_dir or Path(tempfile.gettempdir())) / _CACHE_FOLDER
+        cache.mkdir(parents=True, exist_ok=True)
+        with _alone_in(cache):
+            return _from_cache_or_s3(url, cache, environment)
+    except OSError as error:
+        # Where no temporary folder can be written at all, the message lists those tried.
+        raise ModelPackageError(
+            f"there is no room for the model of {ENV_MODEL_URL} in the temporary folder "
+            f"({error.strerror or error}); give the function more ephemeral storage"
+        ) from None
+
+
+def _holds_something(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and any(folder.iterdir())
+    except OSError as error:
+        raise ModelPackageError(
+            f"{folder} ({ENV_MODEL_DIR}) cannot be read ({error.strerror})"
+        ) from None
+
+
+@contextlib.contextmanager
+def _alone_in(cache: Path) -> Iterator[None]:
+    """Processes side by side wait for each other; the end of one, however it came, frees it."""
+    held = os.open(cache, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
+
+
+def _from_cache_or_s3(url: ModelUrl, cache: Path, environment: Mapping[str, str]) -> FoundModel:
+    for left in cache.glob(f"{_SCRATCH}*"):
+        # An init phase of more than 10 s is ended and begun again in the same environment: what
+        # it had fetched would fill the folder, start by start.
+        shutil.rmtree(left, ignore_errors=True)
     folder = cache / url.sha256
-    if folder.is_dir():
+    if _is_named(folder, url):
         # Left by an earlier process of the same execution environment.
         return FoundModel(folder=folder, source=SOURCE_CACHE)
+    shutil.rmtree(folder, ignore_errors=True)
     _fetch(url, folder, environment)
     return FoundModel(folder=folder, source=SOURCE_S3)
 
 
+def _is_named(folder: Path, url: ModelUrl) -> bool:
+    """Whether the folder's package is the one named; its files are checked when it is loaded."""
+    try:
+        return load_model_spec(folder).sha256 == url.sha256
+    except ModelPackageError:
+        return False
+
+
 def _fetch(url: ModelUrl, folder: Path, environment: Mapping[str, str]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Processes side by side each make their own; the first to finish gives its folder the name.
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unpacking-") as scratch:
+    with tempfile.TemporaryDirectory(
+        dir=folder.parent, prefix=_SCRATCH, ignore_cleanup_errors=True
+    ) as scratch:
         archive = Path(scratch) / url.location.key.rpartition("/")[2]
         try:
             download(url.location, archive, environment=environment)
@@ -107,11 +158,7 @@ def _fetch(url: ModelUrl, folder: Path, environment: Mapping[str, str]) -> None:
         unpack_model(archive, unpacked)
         archive.unlink()
         _check_digest(unpacked, url, str(url.location))
-        try:
-            unpacked.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
+        unpacked.rename(folder)
 
 
 def _check_digest(folder: Path, url: ModelUrl, what: str) -> None:

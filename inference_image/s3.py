@@ -170,7 +170,9 @@ def _check_status(response: http.client.HTTPResponse, location: S3Location) -> N
 
 
 def _store(response: http.client.HTTPResponse, target: Path) -> int:
-    expected = int(response.getheader("content-length", "0"))
+    expected = response.length
+    if expected is None:
+        raise _PassingError("the answer does not say how long it is")
     free = shutil.disk_usage(target.parent).free
     if expected > free:
         raise S3Error(

@@ -150,7 +150,7 @@ def test_what_claims_to_be_base64_and_is_not_is_refused() -> None:
     event = {**function_url_event("POST", "/invocations"), "body": "@@@", "isBase64Encoded": True}
     assert "base64" in (read_event(event, base_path="").refusal or "")
     event = {**event, "body": {"image": ""}}
-    assert "no text" in (read_event(event, base_path="").refusal or "")
+    assert "its body must be text or base64" in (read_event(event, base_path="").refusal or "")
 
 
 def test_no_body_is_an_empty_one() -> None:
@@ -174,6 +174,9 @@ def test_no_body_is_an_empty_one() -> None:
         {"requestContext": {"connectionId": "websocket"}},
         {"requestContext": {"http": {}}},
         {"requestContext": {}, "httpMethod": "GET"},
+        {"requestContext": {}, "httpMethod": ["GET"], "path": "/ping"},
+        {"requestContext": {"http": {"path": "/ping"}}},
+        {"requestContext": {"http": {"path": "/ping", "method": 5}}},
     ],
 )
 def test_what_is_no_http_request_is_an_error_that_says_so(event: Any) -> None:
@@ -200,3 +203,44 @@ def test_every_number_of_bytes_comes_back(size: int) -> None:
     body = bytes((index * 7 + 3) % 256 for index in range(size))
     request = read_event(rest_api_event("POST", "/invocations", body), base_path="")
     assert request.event["body"] == body
+
+
+WRONG_PARTS = [
+    ("headers", ["x"]),
+    ("headers", "x: y"),
+    ("headers", {"content-length": 5}),
+    ("headers", {"content-type": None}),
+    ("multiValueHeaders", {"content-type": "image/jpeg"}),
+    ("multiValueHeaders", {"content-type": [1]}),
+    ("queryStringParameters", []),
+    ("multiValueQueryStringParameters", {"a": "b"}),
+    ("rawQueryString", {}),
+    ("cookies", "a=b"),
+    ("cookies", [5]),
+    ("pathParameters", ["proxy"]),
+    ("pathParameters", {"proxy": 5}),
+    ("isBase64Encoded", "false"),
+    ("isBase64Encoded", 1),
+    ("body", {}),
+    ("body", 0),
+]
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+@pytest.mark.parametrize(("name", "value"), WRONG_PARTS)
+def test_a_part_of_the_wrong_kind_is_named_and_left_out(kind: str, name: str, value: Any) -> None:
+    event = EVENTS[kind]("POST", "/invocations", drawn_jpeg(), JPEG_TYPE) | {name: value}
+    request = read_event(event, base_path="")
+    assert request.refusal is not None
+    assert f"its {name} must be " in request.refusal
+    assert request.event.get(name) != value
+    assert request.event["body"] == b""
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_parts_that_are_null_are_as_good_as_absent(kind: str) -> None:
+    event = EVENTS[kind]("POST", "/invocations", drawn_jpeg(), JPEG_TYPE)
+    for name, _ in WRONG_PARTS:
+        request = read_event(event | {name: None}, base_path="")
+        assert request.refusal is None
+        assert path_in(request.event) == "/invocations"

@@ -202,6 +202,42 @@ def test_events_with_nulls_where_gateways_send_them(service: InLambda) -> None:
     assert reply_of(service.handler(event, None)).status == 200
 
 
+@KINDS
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"headers": {"x-length": 5}},
+        {"headers": ["x"], "multiValueHeaders": None},
+        {"cookies": "a=b"},
+        {"rawQueryString": 7},
+        {"pathParameters": []},
+        {"isBase64Encoded": "false"},
+        {"body": ["/9j/"]},
+        {"headers": {"x-half": "\ud800"}, "multiValueHeaders": {"x-half": ["\ud800"]}},
+        {"headers": {"host": "a:b:c"}, "multiValueHeaders": {"host": ["a:b:c"]}},
+    ],
+)
+def test_an_event_written_by_hand_is_a_400_and_the_next_one_is_served(
+    service: InLambda, kind: str, changes: dict[str, Any]
+) -> None:
+    event = EVENTS[kind]("POST", "/invocations", drawn_jpeg(), JPEG_TYPE)
+    reply = reply_of(service.handler(event | changes, context()))
+    assert reply.status == 400
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert reply.json()["detail"].endswith(".")
+    assert reply_of(service.handler(event, context())).status == 200
+
+
+@KINDS
+def test_an_event_needs_no_more_than_method_and_path(service: InLambda, kind: str) -> None:
+    event = EVENTS[kind]("GET", "/ping")
+    needed = {"requestContext", "httpMethod", "path"}
+    bare = {name: value for name, value in event.items() if name in needed}
+    if "http" in event["requestContext"]:
+        bare["requestContext"] = {"http": {"method": "GET", "path": "/ping"}}
+    assert reply_of(service.handler(bare, context())).status == 200
+
+
 @pytest.mark.parametrize(
     ("changes", "fragment"),
     [

@@ -1,7 +1,10 @@
 """Where a Lambda function's model comes from: the image, S3 or an earlier process."""
 
+import fcntl
 import json
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,16 +106,68 @@ def test_a_failed_read_is_the_packages_error(
         find(tmp_path, tmp_path / "none", URL)
 
 
-def test_a_process_beside_this_one_may_be_first(tmp_path: Path, store: Store) -> None:
-    target = tmp_path / "tmp" / "dr-model" / DIGEST
+def test_a_process_beside_this_one_is_waited_for(tmp_path: Path, store: Store) -> None:
+    cache = tmp_path / "tmp" / "dr-model"
+    cache.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as beside:
+        held = os.open(cache, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        found = beside.submit(find, tmp_path, tmp_path / "none", URL)
+        shutil.copytree(TINY_MODEL, cache / DIGEST)
+        os.close(held)
+        assert found.result(timeout=60).source == "cache"
+    assert store.asked == []
 
-    def also_elsewhere(location: S3Location, archive: Path, *, environment: Any) -> int:
-        shutil.copytree(TINY_MODEL, target)
-        return store(location, archive, environment=environment)
+
+def test_what_an_ended_start_has_left_is_removed(tmp_path: Path, store: Store) -> None:
+    """Lambda ends an init phase after 10 s, and begins again with the same `/tmp`."""
+    cache = tmp_path / "tmp" / "dr-model"
+    for number in range(3):
+        (cache / f"unpacking-{number}" / "package").mkdir(parents=True)
+        (cache / f"unpacking-{number}" / "archive.tar.gz").write_bytes(bytes(1000))
+    assert find(tmp_path, tmp_path / "none", URL).source == "s3"
+    assert [path.name for path in cache.iterdir()] == [DIGEST]
+
+
+@pytest.mark.parametrize("spoil", ["other", "empty"])
+def test_a_folder_that_is_not_the_named_package_is_fetched_anew(
+    tmp_path: Path, store: Store, spoil: str
+) -> None:
+    folder = tmp_path / "tmp" / "dr-model" / DIGEST
+    if spoil == "other":
+        copy_package(folder, {"temperature": 2.0})
+    else:
+        folder.mkdir(parents=True)
+    found = find(tmp_path, tmp_path / "none", URL)
+    assert (found.source, digest_of(found.folder)) == ("s3", DIGEST)
+
+
+def test_a_temporary_folder_that_cannot_be_written_is_a_sentence(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").write_text("a file in its place", encoding="utf-8")
+    with pytest.raises(ModelPackageError, match=r"no room for the model.*more ephemeral storage"):
+        find(tmp_path, tmp_path / "none", URL)
+
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("inference_image.model_source.tempfile.gettempdir", nowhere)
+    with pytest.raises(ModelPackageError, match="No usable temporary directory"):
+        find_model(model_dir=tmp_path / "none", model_url=URL, environment={})
+    # A model of the image needs none.
+    found = find_model(model_dir=TINY_MODEL, model_url=URL, environment={})
+    assert found.source == "image"
+
+
+def test_a_model_folder_that_may_not_be_read_is_a_sentence(tmp_path: Path) -> None:
+    def refuse(_: Path) -> Any:
+        raise PermissionError(13, "Permission denied")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_source, "download", also_elsewhere)
-        assert find(tmp_path, tmp_path / "none", URL).folder == target
+        patch.setattr(Path, "iterdir", refuse)
+        with pytest.raises(ModelPackageError, match=r"DR_MODEL_DIR\) cannot be read \(Permission"):
+            find(tmp_path, tmp_path, None)
 
 
 def test_no_model_at_all_names_both_ways(tmp_path: Path) -> None:

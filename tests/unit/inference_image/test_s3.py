@@ -199,6 +199,22 @@ def test_a_full_disk_is_not_tried_again(
     assert len(bucket.requests) == 1
 
 
+@pytest.mark.parametrize("length", [None, "many"])
+def test_an_answer_without_its_length_is_not_believed(
+    bucket: Bucket, tmp_path: Path, length: str | None
+) -> None:
+    def give(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        if length is not None:
+            handler.send_header("Content-Length", length)
+        handler.end_headers()
+        handler.wfile.write(b"perhaps all of it")
+
+    bucket.answers = [give]
+    with pytest.raises(S3Error, match="does not say how long it is"):
+        fetch(bucket, tmp_path / "o")
+
+
 def test_nobody_listening_is_a_sentence(tmp_path: Path) -> None:
     environment = {**ENVIRONMENT, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
     with pytest.raises(S3Error, match="Connection refused"):
