@@ -562,8 +562,7 @@ class _Service:
         if sender.has_left:
             fields["outcome"] = "abandoned"
             raise ClientDisconnect
-        return self._refusal(
-            request,
+        return problem(
             504,
             f"The answer took longer than {self._settings.timeout_s:g} s; send it again.",
         )
@@ -651,7 +650,11 @@ class _Service:
             return self._refusal(request, refused.status, refused.detail)
         except RequestError as refused:
             return self._refusal(request, 400, f"{refused}.")
-        except (EngineError, CancelledError) as error:
+        except EngineError as error:
+            # This image is at fault, as of several images it would be: the warm-up had numbers.
+            fields["outcome"] = "error"
+            return self._refusal(request, 500, f"{error}.")
+        except CancelledError as error:
             fields["outcome"] = "error"
             return problem(500, f"{error}.")
         fields.update(_log_fields(answers))
@@ -794,7 +797,7 @@ class _Service:
 
     def _refusal(self, request: Request, status: int, detail: str) -> Response:
         predictor = self._ready.predictor
-        if not self._settings.batch or status >= 500 or predictor is None:
+        if not self._settings.batch or predictor is None:
             return problem(status, detail)
         # One 4xx would fail the whole Batch Transform job, with every other image in it.
         if wants_csv(request.headers.get("accept")):

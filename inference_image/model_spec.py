@@ -14,6 +14,7 @@ archive was compressed, and it is known for a package whose large files are not 
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -25,6 +26,9 @@ MODEL_JSON = "model.json"
 SCHEMA_VERSION = 1
 # A manifest is text for people; anything larger is not one.
 MAX_MODEL_JSON_BYTES = 4 * 1024 * 1024
+# Part of an object's key, and the value of CloudWatch's dimension: ASCII, and short.
+_LONGEST_ID = 128
+_ID = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{_LONGEST_ID - 1}}}")
 # Calibration moves logits by a small factor; beyond these the softmax says nothing.
 MIN_TEMPERATURE = 1e-3
 MAX_TEMPERATURE = 1e3
@@ -167,8 +171,11 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     if task not in TASKS:
         reader.fail(f"task must be one of {', '.join(TASKS)}; it is {task!r}")
     model_id = reader.get("id", str)
-    if not model_id or not all(c.isalnum() or c in "-_." for c in model_id) or model_id[0] == ".":
-        reader.fail(f"id may hold letters, digits, '-', '_' and '.'; it is {model_id!r}")
+    if not _ID.fullmatch(model_id):
+        reader.fail(
+            f"id may hold up to {_LONGEST_ID} letters of ASCII, digits, '-', '_' and '.', and may "
+            f"not begin with '.'; it is {model_id[:_LONGEST_ID]!r}"
+        )
     labels = tuple(str(label) for label in reader.get("labels", list))
     _check_labels(reader, task, labels)
     size_px = reader.get("input_size_px", int)

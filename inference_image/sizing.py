@@ -75,7 +75,7 @@ def available_memory_bytes(
         _read(folder / "memory.limit_in_bytes")
         for folder in _with_ancestors(cgroup_root / "memory", paths.get("memory", "/"))
     ]
-    limits = [int(text) for text in map(str.strip, texts) if text.isdigit() and int(text) > 0]
+    limits = [int(text) for text in map(str.strip, texts) if text.isdecimal() and int(text) > 0]
     return float(min([physical_bytes, *limits]))
 
 
@@ -93,7 +93,8 @@ def default_pixels(memory_bytes: float, workers: int) -> int:
 def _own_paths(self_cgroup: Path) -> dict[str, str]:
     """Controller name -> path of this process's group; '' is the unified (v2) hierarchy."""
     paths: dict[str, str] = {}
-    for line in _read(self_cgroup).splitlines():
+    # Nothing but a line feed ends a line: a name may hold what Python takes for one as well.
+    for line in filter(None, _read(self_cgroup).split("\n")):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         for controller in controllers.split(","):
@@ -130,13 +131,14 @@ def _with_ancestors(root: Path, path: str) -> list[Path]:
 
 def _ratio(quota: str, period: str) -> list[float]:
     """[quota / period], or nothing where there is no limit ("max", -1, an absent file)."""
-    if not quota.isdigit() or not period.isdigit() or int(period) == 0 or int(quota) == 0:
+    if not quota.isdecimal() or not period.isdecimal() or int(period) == 0 or int(quota) == 0:
         return []
     return [int(quota) / int(period)]
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii")
+        # The name of a group may be any bytes.
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""

@@ -33,7 +33,8 @@ class SettingsError(ValueError):
 class Variable:
     """One row of the settings table: name, default as text, what it does, how it is read.
 
-    `read` takes name and text; with `unset_is_none` the default is words, not a value.
+    `read` takes name and text; with `unset_is_none` the default is words, not a value. `in_batch`
+    is the default under Batch Transform, where that is another.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Variable:
     meaning: str
     read: _Read
     unset_is_none: bool = False
+    in_batch: str | None = None
 
     def value(self, environment: Mapping[str, str]) -> Any:
         """What `environment` says; unset or empty is the default.
@@ -49,9 +51,13 @@ class Variable:
             SettingsError: naming the variable, its value and what is allowed.
         """
         text = environment.get(self.name, "").strip()
-        if not text:
-            return None if self.unset_is_none else self.read(self.name, self.default)
-        return self.read(self.name, text)
+        if text:
+            return self.read(self.name, text)
+        if self.unset_is_none:
+            return None
+        if self.in_batch is not None and read_setting(contract.ENV_BATCH, environment):
+            return self.read(self.name, self.in_batch)
+        return self.read(self.name, self.default)
 
 
 def _text(_: str, text: str) -> str:
@@ -185,13 +191,17 @@ VARIABLES: Final = (
     Variable(
         name=contract.ENV_TIMEOUT_S,
         default="55",
-        meaning="Seconds after which a request is answered 504; the platform gives up at 60.",
+        # A batch waits for 600 s (ModelClientConfig of CreateTransformJob, read 2026-11-28).
+        in_batch="595",
+        meaning="Seconds until a request is answered 504; the platform gives up at 60. Batch: 595.",
         read=_number(0.001, 3600),
     ),
     Variable(
         name=contract.ENV_QUEUE_LIMIT,
         default="64",
-        meaning="Requests that may wait or arrive in one worker; one more is answered 429.",
+        # The platform sends no more at once: requests times their largest size are at most 100 MB.
+        in_batch="100",
+        meaning="Requests that may wait or arrive in one worker, else 429. Batch: 100.",
         read=_integer(0, 100_000),
     ),
     Variable(

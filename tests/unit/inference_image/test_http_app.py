@@ -92,6 +92,12 @@ def send(transport: InProcess) -> Any:
     return transport.request("POST", "/invocations", drawn_jpeg(), {"Content-Type": "image/jpeg"})
 
 
+def pending(transport: InProcess) -> int:
+    """Requests that arrive, wait or are computed."""
+    numbers = transport.request("GET", "/metrics").body.decode()
+    return int(numbers.partition("\ndr_pending_requests ")[2].split()[0])
+
+
 def test_until_the_warm_up_everything_is_503_and_ping_answers_at_once() -> None:
     release = threading.Event()
 
@@ -339,12 +345,51 @@ def test_of_several_images_those_after_the_senders_end_are_not_computed() -> Non
     assert outcomes == ["abandoned", "graded"]
 
 
-def test_under_batch_transform_a_bad_image_is_a_record() -> None:
-    with service(loader(Engine()), SAGEMAKER_BATCH="true") as (transport, _, _):
-        reply = transport.request("POST", "/invocations", b"nothing", {})
-        assert reply.status == 200
-        assert reply.headers["content-type"] == "application/json"
-        assert reply.json()["status"] == 422
+def test_under_batch_transform_an_image_without_numbers_is_a_record_as_of_several() -> None:
+    engine = Engine(logits=(0.0, float("nan"), 0.0, 0.0, 0.0), warm=(0.0,) * 5)
+    with service(loader(engine), SAGEMAKER_BATCH="true") as (transport, events, _):
+        reply = send(transport)
+        assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+        assert reply.json()["status"] == 500
+        assert "not a number" in reply.json()["detail"]
+        assert [entry["status"] for entry in several(transport, 2).json()] == [500, 500]
+    assert [e["outcome"] for e in events if e["event"] == "request"] == ["error", "several"]
+
+
+def test_under_batch_transform_what_may_go_well_the_next_time_stays_a_refusal() -> None:
+    """The platform tries it again; a record would give the image up."""
+    gate = threading.Event()
+    batch = {"SAGEMAKER_BATCH": "true", "MODEL_SERVER_TIMEOUT": "1", "DR_QUEUE_LIMIT": "0"}
+    with (
+        service(loader(Engine(gate=gate)), **batch) as (transport, _, _),
+        ThreadPoolExecutor(1) as caller,
+    ):
+        first = caller.submit(send, transport)
+        wait_until(lambda: pending(transport) == 1)
+        assert send(transport).status == 429
+        assert first.result().status == 504
+        gate.set()
+    release = threading.Event()
+
+    def slow_load() -> Predictor:
+        assert release.wait(60)
+        return loader(Engine())()
+
+    with service(slow_load, wait=False, **batch) as (transport, _, _):
+        assert send(transport).status == 503
+        release.set()
+
+
+def test_under_batch_transform_as_many_wait_as_the_platform_ever_sends() -> None:
+    gate = threading.Event()
+    with (
+        service(loader(Engine(gate=gate)), SAGEMAKER_BATCH="true") as (transport, _, _),
+        ThreadPoolExecutor(100) as callers,
+    ):
+        answers = [callers.submit(send, transport) for _ in range(100)]
+        wait_until(lambda: pending(transport) == 100)
+        gate.set()
+        assert {answer.result().status for answer in answers} == {200}
 
 
 def test_one_line_per_request_with_timings_and_nothing_about_the_patient() -> None:

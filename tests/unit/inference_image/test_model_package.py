@@ -66,6 +66,8 @@ def write_package(folder: Path, **changes: Any) -> Path:
         ({"task": "grade4"}, "task must be one of"),
         ({"id": "../evil"}, "id may hold"),
         ({"id": ""}, "id may hold"),
+        ({"id": "réseau"}, "id may hold up to 128 letters of ASCII"),
+        ({"id": "x" * 129}, "id may hold up to 128"),
         ({"labels": sorted(GRADE_LABELS)}, "in this order"),
         ({"task": "referable"}, "2 labels"),
         ({"input_size_px": 7}, "between 8 and 4096"),

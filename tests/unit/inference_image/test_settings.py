@@ -75,6 +75,18 @@ def test_a_value_that_cannot_be_is_refused_by_name(name: str, value: str, fragme
     assert fragment in str(refusal.value)
 
 
+def test_a_batch_is_given_the_time_and_the_room_that_its_platform_has() -> None:
+    """A refusal fails the whole job; the platform waits for 600 s and sends at most 100 at once."""
+    usual, batch = (
+        Settings.from_environment({"SAGEMAKER_BATCH": value}, cpus=1) for value in ("", "true")
+    )
+    assert (usual.timeout_s, usual.queue_limit) == (55, 64)
+    assert (batch.timeout_s, batch.queue_limit) == (595, 100)
+    chosen = {"SAGEMAKER_BATCH": "true", "MODEL_SERVER_TIMEOUT": "30", "DR_QUEUE_LIMIT": "2"}
+    settings = Settings.from_environment(chosen, cpus=1)
+    assert (settings.timeout_s, settings.queue_limit) == (30, 2)
+
+
 def test_serverless_has_one_worker() -> None:
     environment = {"DR_SERVING_MODE": "serverless", "MODEL_SERVER_WORKERS": "2"}
     with pytest.raises(SettingsError, match="MODEL_SERVER_WORKERS must be 1"):
@@ -138,7 +150,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="ascii")
+        target.write_text(text, encoding="utf-8")
     return root
 
 
@@ -166,6 +178,32 @@ def write(root: Path, files: dict[str, str]) -> Path:
         ),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "", 2, 2.0),
         ({"cpu.max": "800000 100000\n"}, "0::/\n", 2, 2.0),
+        # Fractions, an own group without a file, limits inside one another in both hierarchies.
+        ({"cpu.max": "33333 100000\n"}, "0::/\n", 4, 0.33333),
+        ({"cpu.max": "150 100000\n"}, "0::/\n", 4, 0.01),
+        ({"cpu.max": "250000\n"}, "0::/\n", 4, 4.0),
+        ({"cpu.max": "0 100000\n"}, "0::/\n", 4, 4.0),
+        ({"cpu.max": "50000 0\n"}, "0::/\n", 4, 4.0),
+        ({"cpu.max": "-1 100000\n"}, "0::/\n", 4, 4.0),
+        ({"cpu.max": "²00000 100000\n"}, "0::/\n", 4, 4.0),
+        ({"a/cpu.max": "70000 100000\n"}, "0::/a/b/c\n", 4, 0.7),
+        ({"cpu.max": "50000 100000\n", "a/cpu.max": "max 100000\n"}, "0::/a\n", 4, 0.5),
+        (
+            {
+                "cpu/cpu.cfs_quota_us": "-1\n",
+                "cpu/cpu.cfs_period_us": "100000\n",
+                "cpu/a/cpu.cfs_quota_us": "60000\n",
+                "cpu/a/cpu.cfs_period_us": "100000\n",
+                "cpu/a/b/cpu.cfs_quota_us": "90000\n",
+                "cpu/a/b/cpu.cfs_period_us": "100000\n",
+            },
+            "4:cpu,cpuacct:/a/b\n0::/elsewhere\n",
+            8,
+            0.6,
+        ),
+        ({"cpu/cpu.cfs_quota_us": "60000\n"}, "4:cpu,cpuacct:/\n", 8, 8.0),
+        # A name may be any text, also with a colon, a space or no ASCII.
+        ({"ä: b/cpu.max": "20000 100000\n"}, "0::/ä: b\n", 2, 0.2),
         ({"cpu.max": "garbage"}, "0::/../..\n", 3, 3.0),
         ({}, "", 1, 1.0),
     ],
@@ -175,9 +213,21 @@ def test_the_tightest_cpu_limit_counts(
 ) -> None:
     root = write(tmp_path / "cgroup", files) if files else tmp_path / "absent"
     self_cgroup = tmp_path / "self"
-    self_cgroup.write_text(own, encoding="ascii")
+    self_cgroup.write_text(own, encoding="utf-8")
     cpus = available_cpus(cgroup_root=root, self_cgroup=self_cgroup, affinity=affinity)
     assert cpus == expected
+
+
+def test_what_cannot_be_read_is_no_limit(tmp_path: Path) -> None:
+    """A folder in a file's place, and a group whose name is no text at all."""
+    root = tmp_path / "cgroup"
+    (root / "cpu.max").mkdir(parents=True)
+    (root / "memory.max").write_bytes(b"\xff\xfe")
+    self_cgroup = tmp_path / "self"
+    self_cgroup.write_bytes(b"0::/\xff\xfe\n")
+    assert available_cpus(cgroup_root=root, self_cgroup=self_cgroup, affinity=3) == 3.0
+    found = available_memory_bytes(cgroup_root=root, self_cgroup=self_cgroup, physical_bytes=2**34)
+    assert found == 2**34
 
 
 def test_this_machine_has_some_cpu() -> None:
