@@ -709,6 +709,12 @@ VpcEndpointsOption = Annotated[
     int, typer.Option(min=0, help="VPC interface endpoints, each zone counted.")
 ]
 ProbeOption = Annotated[int | None, typer.Option(min=1, help="A probe every so many minutes.")]
+WithoutDataOption = Annotated[
+    bool,
+    typer.Option(
+        "--without-data", help="Leave out the charge for data, where a region has no price for it."
+    ),
+]
 
 
 @bench_app.command("cost")
@@ -734,6 +740,7 @@ def bench_cost(
     storage_gb: Annotated[
         float, typer.Option(min=0, help="Volume of each instance (real-time rows).")
     ] = 0,
+    without_data: WithoutDataOption = False,
     prices: PricesOption = None,
 ) -> None:
     """A month of each measured deployment on both bases, and break-even between modes."""
@@ -760,6 +767,7 @@ def bench_cost(
         prices_file=prices,
         provisioned=provisioned,
         storage_gb=storage_gb,
+        data=not without_data,
     )
 
 
@@ -781,6 +789,7 @@ def bench_recommend(
     keys: KeysOption = 0,
     vpc_endpoints: VpcEndpointsOption = 0,
     probe_every_minutes: ProbeOption = None,
+    without_data: WithoutDataOption = False,
     prices: PricesOption = None,
 ) -> None:
     """Rank measured deployments by cost, and print the row and the command of the best."""
@@ -802,6 +811,7 @@ def bench_recommend(
             probe_every_minutes=probe_every_minutes,
         ),
         prices_file=prices,
+        data=not without_data,
     )
 
 

@@ -16,11 +16,13 @@ from dr_experiments.measured import Measured, measured
 from dr_experiments.months import ROUND_TRIP, Month
 from dr_experiments.pricing import PriceTable, UnknownPriceError
 from dr_experiments.recommend import (
+    PLATFORM_WORDS,
     Option,
     Quality,
     Wish,
     deploy_command,
     explain,
+    platform_notice,
     recommend,
     row_source,
 )
@@ -31,6 +33,7 @@ RECORDS_FILE: Final = "requests.jsonl"
 MODEL_FOLDER: Final = Path("model_artifacts")
 _CURVE: Final = tuple(10**power for power in range(2, 9))
 _DASH: Final = "-"
+_WITHOUT_DATA: Final = "The charge for data in and out is not counted (--without-data)."
 
 
 def print_costs(
@@ -43,10 +46,13 @@ def print_costs(
     prices_file: Path | None,
     provisioned: int = 0,
     storage_gb: float = 0,
+    data: bool = True,
 ) -> None:
     """See `dr bench cost --help`."""
     within = hours_per_month(hours)
-    month = Month(region=region, prices=PriceTable.load(prices_file), hours=within, fixed=fixed)
+    month = Month(
+        region=region, prices=PriceTable.load(prices_file), hours=within, fixed=fixed, data=data
+    )
     found = tuple(
         _sized(one, provisioned=provisioned, storage_gb=storage_gb, hours=within)
         for one in read_runs(runs)
@@ -74,6 +80,9 @@ def print_costs(
             )
         )
         _print_curves(list(bills.values()), month)
+        for notice in (platform_notice(list(bills.values())), None if data else _WITHOUT_DATA):
+            if notice:
+                typer.echo(f"\n{notice}")
     for line in missing:
         typer.echo(f"no cost: {line}", err=True)
     if not rows:
@@ -90,6 +99,7 @@ def print_recommendation(
     min_sensitivity: float | None,
     fixed: FixedPart,
     prices_file: Path | None,
+    data: bool = True,
 ) -> None:
     """See `dr bench recommend --help`."""
     wish = Wish(
@@ -98,6 +108,7 @@ def print_recommendation(
         p99_s=seconds(p99) if p99 else None,
         hours=hours_per_month(hours),
         min_sensitivity=min_sensitivity,
+        data=data,
     )
     ranking = recommend(
         read_runs(runs),
@@ -107,14 +118,16 @@ def print_recommendation(
         fixed=fixed,
     )
     head = (
-        "configuration", "p99, ms", "n", "USD/month (container)", "USD/month (round trip)",
-        "sensitivity, lower bound", "Pareto front", "against",
+        "configuration", "measured on", "p99, ms", "n", "USD/month (container)",
+        "USD/month (round trip)", "sensitivity, lower bound", "Pareto front", "against",
     )  # fmt: skip
     typer.echo(markdown_table(head, [_row(one) for one in (*ranking.suitable, *ranking.others)]))
     words = explain(ranking, wish=wish)
     if ranking.choice is None:
         raise CommandError(words)
     typer.echo(f"\n{words}")
+    if not data:
+        typer.echo(_WITHOUT_DATA)
     row = ranking.choice.measured.row
     if row is not None:
         typer.echo(f"\nrow     {row_source(row)}\ndeploy  {deploy_command(row)}")
@@ -180,6 +193,7 @@ def _row(option: Option) -> tuple[str, ...]:
     one = option.measured
     return (
         one.name,
+        PLATFORM_WORDS[one.platform],
         f"{one.p99.value * 1000:,.1f}",
         str(one.p99.n[0]),
         _DASH if option.usd is None else f"{option.usd:.4f}",

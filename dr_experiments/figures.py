@@ -1,27 +1,51 @@
 """Figures of the report as SVG text: readable in black and white, units on each axis."""
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
 from dr_experiments.analysis import ConfigurationAnalysis
+from dr_experiments.statistics import summarise
 
 INK: Final = "#1b2a33"
 _SERVERLESS: Final = "#2a7f8e"
 _REALTIME: Final = "#c8702a"
 _MUTED: Final = "#8a979e"
 _ROW_INCHES: Final = 0.42
+_MOST_DOTS: Final = 4000
+_MOST_PATHS: Final = 500
 
 
 def latency_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
     """Box plot of the client's round trips (ms), every request as a dot, mean and sd."""
-    import numpy as np
-
     measured = [row for row in rows if row.round_trip is not None]
     figure, axes = _axes(len(measured))
-    positions = list(range(len(measured), 0, -1))
-    boxes = axes.boxplot(
+    positions = draw_boxes(
+        axes,
         [row.round_trip_values_ms for row in measured],
+        [_colour(row) for row in measured],
+    )
+    _label_rows(axes, measured, positions)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("client's round trip of a warm request, ms")
+    return svg_text(figure)
+
+
+def draw_boxes(axes: Any, rows: Sequence[Sequence[float]], colours: Sequence[str]) -> list[int]:
+    """Horizontal box plots, the first on top, each value as a dot, mean and sd as a diamond.
+
+    Args:
+        rows: values of each box, at least one each; `colours` of the same length.
+
+    Returns:
+        The height of each box on the vertical axis.
+    """
+    import numpy as np
+
+    positions = list(range(len(rows), 0, -1))
+    boxes = axes.boxplot(
+        rows,
         positions=positions,
         orientation="horizontal",
         widths=0.5,
@@ -33,27 +57,21 @@ def latency_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
     )
     # A fixed seed: the vertical scatter of the dots is decoration and must not change a file.
     scatter = np.random.default_rng(0)
-    for row, position, box in zip(measured, positions, boxes["boxes"], strict=True):
-        box.set(facecolor=_colour(row), alpha=0.35, edgecolor=INK)
-        values = row.round_trip_values_ms
-        heights = position + scatter.uniform(-0.16, 0.16, len(values))
-        axes.plot(values, heights, ".", color=_colour(row), markersize=3.5, alpha=0.8)
-        summary = row.round_trip
-        if summary is not None:
-            axes.errorbar(
-                summary.mean,
-                position - 0.36,
-                xerr=summary.sd or 0,
-                fmt="D",
-                color=INK,
-                markersize=3.5,
-                capsize=2.5,
-                linewidth=1,
-            )
-    _label_rows(axes, measured, positions)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("client's round trip of a warm request, ms")
-    return svg_text(figure)
+    for row, position, colour, box in zip(rows, positions, colours, boxes["boxes"], strict=True):
+        box.set(facecolor=colour, alpha=0.35, edgecolor=INK)
+        dots = row[:: max(1, math.ceil(len(row) / _MOST_DOTS))]
+        heights = position + scatter.uniform(-0.16, 0.16, len(dots))
+        axes.plot(
+            dots, heights, ".", color=colour, markersize=3.5, alpha=0.7,
+            # Thousands of them as paths would make the page megabytes.
+            rasterized=len(dots) > _MOST_PATHS,
+        )  # fmt: skip
+        found = summarise(row)
+        axes.errorbar(
+            found.mean, position - 0.36, xerr=found.sd or 0, fmt="D", color=INK,
+            markersize=3.5, capsize=2.5, linewidth=1,
+        )  # fmt: skip
+    return positions
 
 
 def cost_figure(rows: Sequence[ConfigurationAnalysis]) -> str:

@@ -31,6 +31,7 @@ from dr_experiments.targets import (
     client_error,
     exchange,
     outcome_of_status,
+    platform_at,
     problem_detail,
 )
 from dr_experiments.transport import HttpTransport
@@ -120,7 +121,10 @@ class FunctionUrlTarget:
         self._region = region
         self._credentials = credentials or _credentials()
         self._description = description or TargetDescription(
-            name=parts.netloc.partition(".")[0], mode=MODE_LAMBDA, region=region
+            name=parts.netloc.partition(".")[0],
+            mode=MODE_LAMBDA,
+            region=region,
+            platform=platform_at(url),
         )
         self._transport = HttpTransport(
             self._origin, timeout_s=TIMEOUT_S, connect_timeout_s=CONNECT_TIMEOUT_S
@@ -239,6 +243,7 @@ def function_target(name: str, *, client: Any) -> LambdaInvokeTarget:
         architecture=_ARCHITECTURES.get(architecture, architecture),
         region=client.meta.region_name,
         image=function.get("Code", {}).get("ResolvedImageUri"),
+        platform=platform_at(client.meta.endpoint_url),
     )
     return LambdaInvokeTarget(description, client=client, function=qualified)
 

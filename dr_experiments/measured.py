@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dr_experiments.deployment_cost import MODES, Setup
-from dr_experiments.records import RequestRecord
+from dr_experiments.records import RequestRecord, platform_of
 from dr_experiments.statistics import Interval, Summary, percentile, summarise
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 from stacks.matrix import MATRIX, STACK_PREFIX, Deployment
@@ -20,7 +20,10 @@ _ANSWERED: Final = "ok"
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One configuration. Times are seconds; `row` is its row of the matrix, where it has one."""
+    """One configuration. Times are seconds; `row` is its row of the matrix, where it has one.
+
+    `platform` is one of `targets.PLATFORMS`, or None where the records do not say it.
+    """
 
     name: str
     row: Deployment | None
@@ -34,13 +37,14 @@ class Measured:
     p99: Interval
     bytes_in: float
     bytes_out: float
+    platform: str | None = None
 
 
 def measured(records: Iterable[RequestRecord]) -> tuple[Measured, ...]:
     """One entry a configuration, in the order of the records; none for one without an answer.
 
     Raises:
-        ValueError: one name for two models, which would make its numbers meaningless.
+        ValueError: one name for two models or two platforms: its numbers would mean nothing.
     """
     by_name: dict[str, list[RequestRecord]] = {}
     for record in records:
@@ -95,6 +99,7 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
         p99=percentile(waits, 99),
         bytes_in=sum(record.bytes_in for record in warm) / len(warm),
         bytes_out=sum(record.bytes_out or 0 for record in warm) / len(warm),
+        platform=platform_of(records),
     )
 
 

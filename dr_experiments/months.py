@@ -40,12 +40,16 @@ class Crossing:
 
 @dataclass(frozen=True, kw_only=True)
 class Month:
-    """What all bills of a comparison have in common; requests come within `hours`."""
+    """What all bills of a comparison have in common; requests come within `hours`.
+
+    `data` is false where the charge for data in and out is left out, which the caller must say.
+    """
 
     region: str
     prices: PriceTable
     hours: Decimal = HOURS_PER_MONTH
     fixed: FixedPart | None = None
+    data: bool = True
 
     def bill(self, one: Measured, requests: int, *, side: int = 0, basis: str = CONTAINER) -> Bill:
         """A month of `one`.
@@ -61,7 +65,10 @@ class Month:
             raise UnknownPriceError("not a deployment of the matrix, so it has no price")
         summary = one.container if basis == CONTAINER else one.round_trip
         traffic = Traffic(
-            requests=requests, bytes_in=one.bytes_in, bytes_out=one.bytes_out, hours=self.hours
+            requests=requests,
+            bytes_in=one.bytes_in if self.data else 0,
+            bytes_out=one.bytes_out if self.data else 0,
+            hours=self.hours,
         )
         return monthly_bill(
             one.setup,
@@ -73,7 +80,10 @@ class Month:
         )
 
     def crossings(self, found: Sequence[Measured]) -> list[Crossing]:
-        """Break-even of every two modes, by the time in the container; all must have prices."""
+        """Break-even of every two modes of one platform, by the time in the container.
+
+        All must have prices. Times of two platforms are not compared.
+        """
 
         def usd(one: Measured) -> Callable[[int, int], Decimal]:
             return lambda requests, side: self.bill(one, requests, side=side).usd
@@ -84,6 +94,7 @@ class Month:
             if first.setup
             and second.setup
             and first.setup.mode != second.setup.mode
+            and first.platform == second.platform
             and usd(first)(1, 0) < usd(second)(1, 0)
         ]
 

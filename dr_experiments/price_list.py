@@ -6,9 +6,9 @@
 Only what is recognised is taken: a product whose usage type, unit or currency is another one is
 passed over or named in `refused`, and two prices for one thing are a refusal, never a choice.
 Usage types: https://github.com/infracost/infracost/blob/057e158b6704fbf067e451539eceb5fa860d05dd/internal/resources/aws/sagemaker_endpoint_configuration.go
-(read on 2026-11-28). `Tsform` for batch transform and `Host` for asynchronous endpoints are our
-reading, without a source: compare the rows with the console before you rely on them. Tried against
-a stub only.
+and, for batch transform and asynchronous endpoints,
+https://github.com/venkatakrishna-pullela/vpullela-powers/blob/main/aws-cost-optimization/steering/services/sagemaker-cost-optimization.md
+(both read on 2026-11-28). Tried against a stub only.
 """
 
 import json
@@ -49,7 +49,7 @@ class _Rule:
     """A usage type (without its region's prefix) and what it is here; group 1 is the sku."""
 
     usage: re.Pattern[str]
-    items: tuple[str, ...]
+    item: str
     units: frozenset[str]
     gigabytes: bool = False
 
@@ -57,28 +57,25 @@ class _Rule:
 _RULES: Final = (
     _Rule(
         usage=re.compile(r"ServerlessInf:Mem-(\d+)GB", re.IGNORECASE),
-        items=(ITEM_SERVERLESS_COMPUTE,), units=_SECONDS, gigabytes=True,
+        item=ITEM_SERVERLESS_COMPUTE, units=_SECONDS, gigabytes=True,
     ),
     _Rule(
         usage=re.compile(r"\S*ProvisionedConcurrency:Usage-(\d+)GB", re.IGNORECASE),
-        items=(ITEM_SERVERLESS_WARM,), units=_SECONDS, gigabytes=True,
+        item=ITEM_SERVERLESS_WARM, units=_SECONDS, gigabytes=True,
     ),
     _Rule(
         usage=re.compile(r"\S*ProvisionedConcurrency:Mem-(\d+)GB", re.IGNORECASE),
-        items=(ITEM_SERVERLESS_WARM_COMPUTE,), units=_SECONDS, gigabytes=True,
+        item=ITEM_SERVERLESS_WARM_COMPUTE, units=_SECONDS, gigabytes=True,
     ),
-    # An asynchronous endpoint's instances are billed as hosting.
-    _Rule(
-        usage=re.compile(f"Host:{_TYPE}"),
-        items=(ITEM_INSTANCE_HOUR, ITEM_ASYNC_HOUR), units=_HOURS,
-    ),
-    _Rule(usage=re.compile(f"Tsform:{_TYPE}"), items=(ITEM_BATCH_HOUR,), units=_HOURS),
+    _Rule(usage=re.compile(f"Host:{_TYPE}"), item=ITEM_INSTANCE_HOUR, units=_HOURS),
+    _Rule(usage=re.compile(f"AsyncInf:{_TYPE}"), item=ITEM_ASYNC_HOUR, units=_HOURS),
+    _Rule(usage=re.compile(f"Tsform:{_TYPE}"), item=ITEM_BATCH_HOUR, units=_HOURS),
     _Rule(
         usage=re.compile(r"Host:VolumeUsage\.gp2"),
-        items=(ITEM_INSTANCE_STORAGE,), units=_GB_MONTHS,
+        item=ITEM_INSTANCE_STORAGE, units=_GB_MONTHS,
     ),
-    _Rule(usage=re.compile(r"Hosting:IN"), items=(ITEM_DATA_IN,), units=_GB),
-    _Rule(usage=re.compile(r"Hosting:OUT"), items=(ITEM_DATA_OUT,), units=_GB),
+    _Rule(usage=re.compile(r"Hosting:IN"), item=ITEM_DATA_IN, units=_GB),
+    _Rule(usage=re.compile(r"Hosting:OUT"), item=ITEM_DATA_OUT, units=_GB),
 )  # fmt: skip
 
 
@@ -121,14 +118,13 @@ def read_products(products: Iterable[Mapping[str, Any]], *, region: str, today: 
             continue
         rule, sku = match
         for unit, usd in _dimensions(product):
-            name = " ".join(part for part in (rule.items[0], sku, region) if part)
+            name = " ".join(part for part in (rule.item, sku, region) if part)
             if unit.lower() not in rule.units:
                 refused.append(f"{name}: its unit is {unit!r}, not one of {sorted(rule.units)}")
             elif usd is None or usd <= 0:
                 refused.append(f"{name}: it has no price in USD above 0")
             else:
-                for item in rule.items:
-                    found.setdefault((item, sku), set()).add(usd)
+                found.setdefault((rule.item, sku), set()).add(usd)
     rows = []
     for (item, sku), amounts in found.items():
         if len(amounts) > 1:

@@ -5,18 +5,35 @@
 
 Nothing is predicted: a configuration that was not measured, or whose prices are not known in the
 region, is not ranked, and the ranking says why. The cost is a month of the whole deployment by the
-time in the container; the client's round trip is given beside it.
+time in the container; the client's round trip is given beside it. What was measured elsewhere than
+on AWS is ranked, and `explain` says what that is worth.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
-from dr_experiments.deployment_cost import FixedPart, Traffic, monthly_bill
+from dr_experiments.deployment_cost import FixedPart
 from dr_experiments.measured import Measured
+from dr_experiments.months import CONTAINER, ROUND_TRIP, Month
 from dr_experiments.pricing import HOURS_PER_MONTH, PriceTable, UnknownPriceError
 from dr_experiments.statistics import minimum_n
+from dr_experiments.targets import PLATFORM_AWS, PLATFORM_LOCAL_AWS
 from stacks.matrix import Deployment
+
+# What the records say of where they were measured, for a table of a terminal.
+PLATFORM_WORDS: Final = {
+    PLATFORM_AWS: "AWS",
+    PLATFORM_LOCAL_AWS: "local AWS",
+    None: "not recorded",
+}
+_ELSEWHERE: Final = {
+    PLATFORM_LOCAL_AWS: "measured on the local AWS: the times, and the costs from them, are those "
+    "of that machine and not of AWS, so that this ranks candidates to be measured on AWS",
+    None: "the records do not say where they were measured, so that the times may be another "
+    "machine's than AWS's",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +45,7 @@ class Wish:
         requests_per_month: within `hours` of the month.
         min_sensitivity: for referable DR at the model's default operating point; the lower bound
             of its interval must reach it.
+        data: whether the charge for data in and out is part of the cost.
     """
 
     requests_per_month: int
@@ -35,6 +53,7 @@ class Wish:
     p99_s: float | None = None
     hours: Decimal = HOURS_PER_MONTH
     min_sensitivity: float | None = None
+    data: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +154,29 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
             f"Faster: {best.measured.name}, {best.measured.p99.value * 1000:,.0f} ms for "
             f"{best.usd:.2f} USD a month."
         )
+    notice = platform_notice([option.measured for option in (*ranking.suitable, *ranking.others)])
+    if notice:
+        text.append(notice)
     if one.setup and one.setup.memory_mib:
         text.append(
             "The first request after a pause waits for a container to start, which the p99 of warm "
             "requests does not show."
         )
+    return " ".join(text)
+
+
+def platform_notice(found: Sequence[Measured]) -> str | None:
+    """What the times of these are worth where not all were measured on AWS; else None."""
+    platforms = {one.platform for one in found}
+    if platforms <= {PLATFORM_AWS}:
+        return None
+    text = []
+    for platform, sentence in _ELSEWHERE.items():
+        names = [one.name for one in found if one.platform == platform]
+        if names:
+            text.append(f"{', '.join(names)}: {sentence}.")
+    if len(platforms) > 1:
+        text.append("Times of two platforms are not comparable; rank one at a time.")
     return " ".join(text)
 
 
@@ -169,25 +206,14 @@ def _option(
 ) -> Option:
     against = []
     usd = usd_round_trip = None
-    traffic = Traffic(
-        requests=wish.requests_per_month,
-        bytes_in=one.bytes_in,
-        bytes_out=one.bytes_out,
-        hours=wish.hours,
-    )
-    if one.setup is None:
-        against.append("not a deployment of the matrix, so it has no price")
-    else:
-        try:
-            usd, usd_round_trip = (
-                monthly_bill(
-                    one.setup, traffic, compute_s=seconds, region=wish.region, prices=prices,
-                    fixed=fixed,
-                ).usd
-                for seconds in (one.container.mean, one.round_trip.mean)
-            )  # fmt: skip
-        except UnknownPriceError as error:
-            against.append(str(error))
+    month = Month(region=wish.region, prices=prices, hours=wish.hours, fixed=fixed, data=wish.data)
+    try:
+        usd, usd_round_trip = (
+            month.bill(one, wish.requests_per_month, basis=basis).usd
+            for basis in (CONTAINER, ROUND_TRIP)
+        )
+    except UnknownPriceError as error:
+        against.append(str(error))
     if wish.p99_s is not None and one.p99.value > wish.p99_s:
         against.append(f"p99 {one.p99.value:.3f} s is above {wish.p99_s:g} s")
     if one.failed:

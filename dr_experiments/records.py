@@ -15,12 +15,14 @@ from typing import Any, Final
 from dr_experiments.client import Measurement
 from dr_experiments.cold_start import ReadyLine, split_cold_start
 from dr_experiments.scenarios import ScenarioResult
+from dr_experiments.targets import PLATFORM_LOCAL_AWS
 from dr_experiments.transport import PHASES
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 
 # 2: the steps of the connection, retries, schedules, Lambda and the phases of a cold start.
 # 3: name of the endpoint, container flavour and digest of the image.
-SCHEMA_VERSION: Final = 3
+# 4: the platform.
+SCHEMA_VERSION: Final = 4
 _ENDPOINT_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME)
 # Seconds, in this order, as the study's own files have them (an index column comes first).
 STUDY_COLUMNS: Final = ("requestLatency", "predictionLatency", "fullLatency")
@@ -100,6 +102,34 @@ class RequestRecord:
     endpoint: str | None = None
     runtime: str | None = None
     image_digest: str | None = None
+    # Of schema 4: one of `targets.PLATFORMS`; see `measured_on` for what was recorded before.
+    platform: str | None = None
+
+    @property
+    def measured_on(self) -> str | None:
+        """Where the answer came from: one of `targets.PLATFORMS`, or None where nobody knows.
+
+        Records before schema 4 do not say it. Those that have a model's latency beside the answer
+        are of the local AWS: SageMaker tells it to CloudWatch only.
+        """
+        if self.platform is None and self.model_latency_ms is not None:
+            return PLATFORM_LOCAL_AWS
+        return self.platform
+
+
+def platform_of(records: Iterable[RequestRecord]) -> str | None:
+    """The platform of one run's records (`RequestRecord.measured_on`); None where none says it.
+
+    Raises:
+        ValueError: they name two.
+    """
+    known = {record.measured_on for record in records} - {None}
+    if len(known) > 1:
+        raise ValueError(
+            f"one configuration was measured on {' and '.join(sorted(map(str, known)))}; keep the "
+            "two in files of their own"
+        )
+    return known.pop() if known else None
 
 
 def records_of(
@@ -142,7 +172,7 @@ def read_jsonl(path: Path) -> list[RequestRecord]:
 
 def write_csv(path: Path, records: Sequence[RequestRecord]) -> None:
     """All counted requests of a run in one table, failures included with empty latencies."""
-    columns = ("configuration", "index", *STUDY_COLUMNS, "outcome", "cold")
+    columns = ("configuration", "index", *STUDY_COLUMNS, "outcome", "cold", "platform")
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(columns)
@@ -190,6 +220,7 @@ def _record(
         instance_type=target.instance_type,
         region=target.region,
         image=target.image,
+        platform=target.platform,
         endpoint=target.name if target.mode in _ENDPOINT_MODES else None,
         image_digest=digest_in(target.image),
         model_id=model.get("id"),

@@ -6,12 +6,11 @@ Each function returns a figure of matplotlib, which `figures.svg_text` and `png_
 """
 
 import io
-import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from dr_experiments.figures import INK, new_figure
+from dr_experiments.figures import INK, draw_boxes, new_figure
 from dr_experiments.languages import Words
 from dr_experiments.measured import Measured
 from dr_experiments.months import CONTAINER, ROUND_TRIP, Month
@@ -25,7 +24,6 @@ _COLOURS: Final = (
 # Further apart than this, short latencies would be a line at the edge of a linear axis.
 _LOG_FROM: Final = 20
 _CURVE: Final = tuple(int(10 ** (step / 8)) for step in range(16, 65))
-_MOST_DOTS: Final = 4000
 
 
 def box_figure(groups: Sequence[Group], words: Words, labels: Mapping[int, str]) -> Any:
@@ -34,35 +32,12 @@ def box_figure(groups: Sequence[Group], words: Words, labels: Mapping[int, str])
     Args:
         groups: with at least one warm answer each; `labels` by `id` of the group.
     """
-    import numpy as np
-
     figure, axes = new_figure(len(groups), columns=1)
-    positions = list(range(len(groups), 0, -1))
-    values = [[1000 * s for s in group.warm_s] for group in groups]
-    boxes = axes.boxplot(
-        values,
-        positions=positions,
-        orientation="horizontal",
-        widths=0.5,
-        showfliers=False,  # every request is drawn as a dot already
-        patch_artist=True,
-        medianprops={"color": INK, "linewidth": 1.6},
-        whiskerprops={"color": INK},
-        capprops={"color": INK},
+    positions = draw_boxes(
+        axes,
+        [[1000 * seconds for seconds in group.warm_s] for group in groups],
+        [_COLOURS[number % len(_COLOURS)] for number in range(len(groups))],
     )
-    # A fixed seed: the vertical scatter of the dots is decoration and must not change a file.
-    scatter = np.random.default_rng(0)
-    for row, position, box in zip(values, positions, boxes["boxes"], strict=True):
-        colour = _COLOURS[(len(groups) - position) % len(_COLOURS)]
-        box.set(facecolor=colour, alpha=0.35, edgecolor=INK)
-        dots = row[:: max(1, math.ceil(len(row) / _MOST_DOTS))]
-        heights = position + scatter.uniform(-0.16, 0.16, len(dots))
-        axes.plot(dots, heights, ".", color=colour, markersize=3.5, alpha=0.7, rasterized=True)
-        found = summarise(row)
-        axes.errorbar(
-            found.mean, position - 0.36, xerr=found.sd or 0, fmt="D", color=INK,
-            markersize=3.5, capsize=2.5, linewidth=1,
-        )  # fmt: skip
     axes.set_yticks(
         positions, [f"{labels[id(g)]}, n = {words.integer(len(g.warm_s))}" for g in groups]
     )

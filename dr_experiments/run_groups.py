@@ -18,7 +18,7 @@ from typing import Final
 from dr_experiments.cold_start import COLD_PHASES
 from dr_experiments.loadgen import LOADGEN_PREFIX, OFFLINE
 from dr_experiments.measured import Measured, measured
-from dr_experiments.records import RequestRecord
+from dr_experiments.records import RequestRecord, platform_of
 
 _ANSWERED: Final = "ok"
 _LOAD_PREFIXES: Final = ("load-", LOADGEN_PREFIX)
@@ -29,7 +29,8 @@ class Group:
     """Counted requests of one configuration in one scenario of one run, in order of their start.
 
     `same_name` is true where another group has the same configuration, `same_scenario` where one
-    has the same scenario, too; labels then say more.
+    has the same scenario, too, `mixed` where one was measured on another platform; labels then
+    say more.
     """
 
     configuration: str
@@ -38,6 +39,12 @@ class Group:
     records: tuple[RequestRecord, ...]
     same_name: bool = False
     same_scenario: bool = False
+    mixed: bool = False
+
+    @cached_property
+    def platform(self) -> str | None:
+        """One of `targets.PLATFORMS`, or None where the records do not say it."""
+        return platform_of(self.records)
 
     @property
     def warm(self) -> tuple[RequestRecord, ...]:
@@ -123,7 +130,8 @@ def group_records(records: Iterable[RequestRecord]) -> tuple[Group, ...]:
     """Groups in the order in which they were measured.
 
     Raises:
-        ValueError: one configuration of one run answered with two models, or nothing was counted.
+        ValueError: one configuration of one run answered with two models or on two platforms, or
+            nothing was counted.
     """
     found: dict[tuple[str, str, str], list[RequestRecord]] = {}
     for record in records:
@@ -138,6 +146,7 @@ def group_records(records: Iterable[RequestRecord]) -> tuple[Group, ...]:
             raise ValueError(
                 f"{name} answered with {len(models)} models in run {run}; measure one at a time"
             )
+    platforms = {key: platform_of(rows) for key, rows in found.items()}
     names = Counter(name for name, _, _ in found)
     pairs = Counter((name, scenario) for name, scenario, _ in found)
     groups = [
@@ -148,6 +157,7 @@ def group_records(records: Iterable[RequestRecord]) -> tuple[Group, ...]:
             records=tuple(sorted(rows, key=lambda r: (r.start_offset_s, r.index))),
             same_name=names[name] > 1,
             same_scenario=pairs[(name, scenario)] > 1,
+            mixed=len(set(platforms.values())) > 1,
         )
         for (name, scenario, run), rows in found.items()
     ]

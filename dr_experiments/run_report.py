@@ -26,9 +26,11 @@ from dr_experiments.run_sections import (
     Section,
     Table,
     label,
+    platform_name,
     prices_used,
     sections,
 )
+from dr_experiments.targets import PLATFORM_LOCAL_AWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,14 +155,30 @@ def _lead(groups: Sequence[Group], words: Words) -> str:
 
 def _notices(groups: Sequence[Group], report: RunReport, words: Words, *, costs: bool) -> list[str]:
     lines = []
-    placeless = {g.configuration: None for g in groups if not any(r.region for r in g.records)}
-    if placeless:
-        lines.append(words("no_region", names=", ".join(placeless)))
-    if any(record.region for group in groups for record in group.records):
-        lines.append(words("region_or_local"))
+    lines += _platform_notices(groups, words)
     if costs:
         lines.append(words("costs_estimated", region=report.month.region))
     return [*lines, f"{words('not_a_device')} {words('not_assessed')}"]
+
+
+def _platform_notices(groups: Sequence[Group], words: Words) -> list[str]:
+    """Where the times come from: a reader must not take a machine's for AWS's."""
+    lines = []
+    local = {g.configuration: None for g in groups if g.platform == PLATFORM_LOCAL_AWS}
+    unsaid = {g.configuration: g for g in groups if g.platform is None}
+    placeless = [name for name, g in unsaid.items() if not any(r.region for r in g.records)]
+    undecided = [name for name in unsaid if name not in placeless]
+    platforms = dict.fromkeys(group.platform for group in groups)
+    if len(platforms) > 1:
+        listed = ", ".join(platform_name(platform, words) for platform in platforms)
+        lines.append(words("mixed_platforms", platforms=listed))
+    if local:
+        lines.append(words("local_aws", names=", ".join(local)))
+    if placeless:
+        lines.append(words("no_region", names=", ".join(placeless)))
+    if undecided:
+        lines.append(words("region_or_local", names=", ".join(undecided)))
+    return lines
 
 
 def _prices(groups: Sequence[Group], report: RunReport, words: Words) -> Section | None:
@@ -207,6 +225,7 @@ def _provenance(groups: Sequence[Group], report: RunReport, words: Words) -> lis
         facts: dict[str, set[str | None]] = {
             "runs": {r.run_id for r in group.records},
             "commit": {r.git_commit for r in group.records},
+            "platform": {platform_name(group.platform, words)},
             "region": {r.region for r in group.records},
             "size": {_size(r) for r in group.records},
             "image": {r.image for r in group.records},

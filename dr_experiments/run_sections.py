@@ -110,9 +110,19 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def label(group: Group, words: Words) -> str:
     """The group's name for people: as short as it can be without being another one's."""
     scenario = words.named("scenario", group.scenario)
+    said = []
+    if group.mixed:
+        said.append(platform_name(group.platform, words))
     if group.same_scenario:
-        return f"{group.configuration} ({words('in_run', scenario=scenario, run=group.run_id)})"
-    return f"{group.configuration} ({scenario})" if group.same_name else group.configuration
+        said.append(words("in_run", scenario=scenario, run=group.run_id))
+    elif group.same_name:
+        said.append(scenario)
+    return f"{group.configuration} ({', '.join(said)})" if said else group.configuration
+
+
+def platform_name(platform: str | None, words: Words) -> str:
+    """AWS, the local AWS, or that nobody knows."""
+    return words("platform_unknown") if platform is None else words.named("platform", platform)
 
 
 def prices_used(groups: Sequence[Group], *, month: Month, requests: int) -> list[Price]:
@@ -307,8 +317,9 @@ def _load(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Secti
 
 def _speed(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Section | None:
     rows = []
-    for scenario in dict.fromkeys(group.scenario for group in groups):
-        alike = [group for group in groups if group.scenario == scenario]
+    # A quotient of times on two platforms would compare machines and not configurations.
+    for scenario, platform in dict.fromkeys((g.scenario, g.platform) for g in groups):
+        alike = [g for g in groups if (g.scenario, g.platform) == (scenario, platform)]
         slowest = max(alike, key=lambda group: summarise(group.warm_s).mean)
         for group in alike:
             if group is slowest:

@@ -5,6 +5,7 @@ in the same way for each target. Adding one (another cloud) means writing `descr
 `send`. Lambda functions are in `lambda_targets`.
 """
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -39,6 +40,13 @@ OUTCOMES: Final = (
 
 # Lambda is no mode of the container's: there the function tells it what it runs on.
 MODE_LAMBDA: Final = "lambda"
+
+# Where something was measured. Times of the local AWS are those of the machine that it runs on.
+PLATFORM_AWS: Final = "aws"
+PLATFORM_LOCAL_AWS: Final = "local-aws"
+PLATFORMS: Final = (PLATFORM_AWS, PLATFORM_LOCAL_AWS)
+# Endpoints of AWS's interfaces, in China and with IPv6 as well, and URLs of functions.
+_AWS_HOSTS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".on.aws")
 
 # SageMaker ends an invocation after 60 s; a client that gave up earlier would count the
 # platform's slowness as its own.
@@ -79,7 +87,8 @@ class TargetDescription:
 
     `mode` is a serving mode of the contract; `memory_mib` belongs to serverless and Lambda,
     `instance_type` to real-time, `architecture` (`amd64`, `arm64`) to Lambda, whose price depends
-    on it. `image` is the image reference, best by digest.
+    on it. `image` is the image reference, best by digest. `platform` is one of `PLATFORMS`, or
+    None where nobody knows: a service behind a URL does not say where it runs.
     """
 
     name: str
@@ -89,6 +98,7 @@ class TargetDescription:
     instance_type: str | None = None
     region: str | None = None
     image: str | None = None
+    platform: str | None = None
 
 
 class TargetError(Exception):
@@ -233,7 +243,23 @@ def describe_endpoint(name: str, *, client: Any) -> TargetDescription:
         instance_type=None if serverless else variants[0].get("InstanceType"),
         region=client.meta.region_name,
         image=model.get("PrimaryContainer", {}).get("Image"),
+        platform=platform_at(client.meta.endpoint_url),
     )
+
+
+def platform_at(url: str | None) -> str | None:
+    """Whose interface answers at a URL: AWS's, that of a local AWS, or None where it is neither.
+
+    A loopback address is a local AWS, whatever name a region has there.
+    """
+    host = urlsplit(url or "").hostname or ""
+    if host.endswith(_AWS_HOSTS):
+        return PLATFORM_AWS
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    return PLATFORM_LOCAL_AWS if loopback else None
 
 
 class UrlTarget:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -65,21 +65,50 @@ def build_image(engine: Engine, build: Build, *, extra: Sequence[str] = ()) -> s
     Raises:
         EngineError: with the last lines of the build.
     """
-    network = ("--network", build.network) if build.network else engine.network
-    command = [
-        *(engine.docker, "build", "--progress=plain", "--tag", build.name),
-        *("--platform", f"linux/{build.architecture}", *network),
-        *("--build-arg", f"RUNTIME={build.runtime}"),
-    ]
-    for argument, value in (("BASE_IMAGE", build.base_image), ("BUILD_IMAGE", build.build_image)):
+    return docker_build(
+        engine,
+        CONTEXT,
+        tag=build.name,
+        arguments={
+            "RUNTIME": build.runtime,
+            "BASE_IMAGE": build.base_image,
+            "BUILD_IMAGE": build.build_image,
+        },
+        network=build.network,
+        extra=("--platform", f"linux/{build.architecture}", *extra),
+    )
+
+
+def docker_build(
+    engine: Engine,
+    context: Path,
+    *,
+    tag: str,
+    arguments: Mapping[str, str | None],
+    network: str | None = None,
+    extra: Sequence[str] = (),
+    timeout_s: int = _BUILD_S,
+) -> str:
+    """`docker build` of a folder, with pip's certificates as the secret `ca` where it has some.
+
+    Args:
+        arguments: the Dockerfile's; those without a value are left to its defaults.
+        network: of the build; the engine's own when left out.
+
+    Raises:
+        EngineError: with the last lines of the build.
+    """
+    command = [engine.docker, "build", "--progress=plain", "--tag", tag]
+    command += ("--network", network) if network else engine.network
+    for name, value in arguments.items():
         if value:
-            command += ["--build-arg", f"{argument}={value}"]
+            command += ["--build-arg", f"{name}={value}"]
     certificates = os.environ.get("PIP_CERT", "")
     if certificates and Path(certificates).is_file():
         command += ["--secret", f"id=ca,src={certificates}"]
     try:
         done = subprocess.run(
-            [*command, *extra, str(CONTEXT)],
+            [*command, *extra, str(context)],
             # SageMaker takes no index of manifests, which attestations would make.
             env={**os.environ, **engine.environment, "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"},
             stdin=subprocess.DEVNULL,
@@ -87,15 +116,13 @@ def build_image(engine: Engine, build: Build, *, extra: Sequence[str] = ()) -> s
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=_BUILD_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise EngineError(
-            f"the build of {build.name} did not end in {_BUILD_S // 60} min"
-        ) from None
+        raise EngineError(f"the build of {tag} did not end in {timeout_s // 60} min") from None
     if done.returncode != 0:
-        raise EngineError(f"the build of {build.name} failed:\n{done.stdout[-3000:]}")
+        raise EngineError(f"the build of {tag} failed:\n{done.stdout[-3000:]}")
     return done.stdout
 
 

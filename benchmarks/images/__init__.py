@@ -1,7 +1,7 @@
 """Builds the images and measures them: what `make bench-image` runs.
 
     $ python -m benchmarks.images                        # litert, both architectures
-    $ python -m benchmarks.images --tensorflow           # and tensorflow on amd64
+    $ python -m benchmarks.images --tensorflow           # and tensorflow, on both
 
 Prints the table of docs/image.md and writes `docs/benchmarks/image.json`. Sizes are bytes: of all
 files of a layer (on disk), and of its tar after gzip -6 (compressed: what a registry stores).
@@ -85,7 +85,8 @@ def builds(engine: Engine, *, tensorflow: bool) -> Iterator[tuple[Build, str]]:
         minimal = debian_base(engine, CACHE, include=("python3",))
         yield Build(runtime="litert", architecture="amd64", base_image=minimal), MINIMAL_BASE
     if tensorflow:
-        yield Build(runtime="tensorflow", architecture="amd64"), DEFAULT_BASE
+        for architecture in ARCHITECTURES:
+            yield Build(runtime="tensorflow", architecture=architecture), DEFAULT_BASE
 
 
 def run(engine: Engine, *, tensorflow: bool) -> list[Measured]:
@@ -132,7 +133,7 @@ def table(rows: Sequence[Measured]) -> str:
 def main() -> int:
     """Exit code 0, or 1 and one sentence."""
     parser = argparse.ArgumentParser(description="Measure the images.")
-    parser.add_argument("--tensorflow", action="store_true", help="build that one, too (amd64)")
+    parser.add_argument("--tensorflow", action="store_true", help="build that one, too")
     options = parser.parse_args()
     try:
         with docker_engine(CACHE) as engine:

@@ -11,11 +11,9 @@ the machine): that part is a model, bytes over an assumed rate, and labelled so.
 import argparse
 import contextlib
 import json
-import os
 import platform
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +27,7 @@ from typing import Any, Final
 
 from dr_experiments.cold_start import ReadyLine, read_ready_lines
 from tools.docker_engine import Engine, EngineError, debian_base, docker_engine
-from tools.image import CACHE, CONTEXT, ROOT, Build, build_image, save
+from tools.image import CACHE, CONTEXT, ROOT, Build, build_image, docker_build, save
 
 OUT: Final = ROOT / "docs" / "benchmarks" / "image-kinds.json"
 FOLDER: Final = Path(__file__).resolve().parent
@@ -105,35 +103,23 @@ def build_kind(engine: Engine, name: str, *, tag: str) -> None:
     if name == LEAN:
         build_image(engine, Build(architecture="amd64", runtime="tensorflow", tag=tag))
         return
-    arguments = []
+    arguments: dict[str, str | None] = {}
     if engine.own:
         # No registry is in reach of an engine that was started here.
-        base = debian_base(engine, CACHE, include=FULL if name == UNOPTIMISED else SLIM)
-        arguments += ["--build-arg", f"BASE_IMAGE={base}"]
-        if name != UNOPTIMISED:
-            builder = debian_base(engine, CACHE, include=BUILDER)
-            arguments += ["--build-arg", f"BUILD_IMAGE={builder}"]
-    certificates = os.environ.get("PIP_CERT", "")
-    if certificates and Path(certificates).is_file():
-        arguments += ["--secret", f"id=ca,src={certificates}"]
+        single = name == UNOPTIMISED
+        arguments["BASE_IMAGE"] = debian_base(engine, CACHE, include=FULL if single else SLIM)
+        if not single:
+            arguments["BUILD_IMAGE"] = debian_base(engine, CACHE, include=BUILDER)
     with tempfile.TemporaryDirectory(prefix="dr-kinds-") as work:
         context(Path(work))
-        done = subprocess.run(
-            [
-                *(engine.docker, "build", "--progress=plain", "--tag", tag, *engine.network),
-                *("--file", str(FOLDER / f"{name}.Dockerfile"), *arguments, work),
-            ],
-            env={**os.environ, **engine.environment, "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_BUILD_S,
-            check=False,
+        docker_build(
+            engine,
+            Path(work),
+            tag=tag,
+            arguments=arguments,
+            extra=("--file", str(FOLDER / f"{name}.Dockerfile")),
+            timeout_s=_BUILD_S,
         )
-    if done.returncode != 0:
-        raise EngineError(f"the build of {name} failed:\n{done.stdout[-2000:]}")
 
 
 def start_once(engine: Engine, tag: str, package: Path) -> Start:

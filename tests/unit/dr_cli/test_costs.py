@@ -82,7 +82,10 @@ def test_the_cheapest_that_is_fast_and_good_enough_is_recommended(
     rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if "|" in line}
     assert "p99 2.008 s is above 1 s" in rows[LAMBDA]
     assert "no price" in rows["http://127.0.0.1:8080"]
-    assert rows[REALTIME].split(" | ")[6] == "yes"
+    assert rows[REALTIME].split(" | ")[7] == "yes"
+    # Records of before do not say where they were measured.
+    assert rows[SERVERLESS].split(" | ")[1] == "not recorded"
+    assert "do not say where they were measured" in text
 
 
 def test_a_tight_wish_leaves_the_instance_and_an_impossible_one_says_why(
@@ -93,10 +96,73 @@ def test_a_tight_wish_leaves_the_instance_and_an_impossible_one_says_why(
     assert f"{REALTIME} is the cheapest of 1 suitable configuration:" in capsys.readouterr().out
     with pytest.raises(CommandError, match="None of the measured"):
         recommend(run, p99="10ms")
-    with pytest.raises(CommandError, match="no price for serverless-compute 2048 in sa-east-1"):
-        recommend(run, region="sa-east-1")
+    with pytest.raises(CommandError, match="no price for serverless-compute 2048 in ap-south-1"):
+        recommend(run, region="ap-south-1")
     with pytest.raises(CommandError, match="lower bound of the sensitivity"):
         recommend(run, min_sensitivity=0.9999)
+
+
+def with_platform(run: Path, **platforms: str | None) -> Path:
+    """The same run, measured on the platform that each configuration has here."""
+    path = run / "requests.jsonl"
+    known = {name.replace("_", "-"): value for name, value in platforms.items()}
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [
+        {**record, "platform": known[record["configuration"]]}
+        for record in records
+        if record["configuration"] in known
+    ]
+    path.write_text("\n".join(map(json.dumps, kept)))
+    return run
+
+
+def test_a_local_run_is_never_ranked_as_aws_in_silence(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    recommend(
+        with_platform(
+            run,
+            dr_serverless_mobilenet_2048="local-aws",
+            dr_realtime_mobilenet_m5_xlarge="aws",
+        )
+    )
+    text = capsys.readouterr().out
+    assert f"| {SERVERLESS} | local AWS |" in text
+    assert f"| {REALTIME} | AWS |" in text
+    assert f"{SERVERLESS}: measured on the local AWS: the times, and the costs from them" in text
+    assert "Times of two platforms are not comparable" in text
+    print_costs(
+        [run], requests_per_month=20_000, hours="always", region="us-east-1",
+        fixed=FixedPart(), prices_file=None,
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    assert "measured on the local AWS" in out
+    assert "From how many requests" not in out
+
+
+def test_what_aws_measured_needs_no_notice(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    recommend(with_platform(run, dr_serverless_mobilenet_2048="aws"))
+    text = capsys.readouterr().out
+    assert "local AWS" not in text
+    assert "not comparable" not in text
+
+
+def test_a_region_without_a_price_for_data_is_ranked_without_it_only_when_asked(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    with pytest.raises(CommandError, match="no price for data-in in sa-east-1"):
+        recommend(run, region="sa-east-1")
+    capsys.readouterr()
+    recommend(run, region="sa-east-1", data=False)
+    text = capsys.readouterr().out
+    # 20,000 x 0.1002 s x 0.00004 USD, time in the container
+    assert f"{SERVERLESS} is the cheapest of 3 suitable configurations: about 0.08 USD" in text
+    assert "The charge for data in and out is not counted (--without-data)." in text
 
 
 def test_without_the_models_card_its_quality_is_not_known(

@@ -66,6 +66,7 @@ class FakeTarget:
             mode="serverless",
             memory_mib=2048,
             region="us-east-1",
+            platform="local-aws",
         )
 
     def describe(self) -> TargetDescription:

@@ -190,7 +190,11 @@ def test_an_event_that_lambda_would_refuse_is_not_sent() -> None:
 class Control:
     """A boto3 `lambda` client that knows these functions and aliases."""
 
-    meta = type("Meta", (), {"region_name": "sa-east-1"})
+    meta = type(
+        "Meta",
+        (),
+        {"region_name": "sa-east-1", "endpoint_url": "https://lambda.sa-east-1.amazonaws.com"},
+    )
 
     def __init__(self, *known: str) -> None:
         self._known = known

@@ -12,12 +12,13 @@ from dr_experiments.languages import ENGLISH, LANGUAGES, PORTUGUESE, Words, all_
 from dr_experiments.load import SHAPES
 from dr_experiments.loadgen import LOADGEN_PREFIX, LOADGEN_SCENARIOS
 from dr_experiments.pricing import ITEMS
+from dr_experiments.targets import PLATFORMS
 
 # The same in both languages, and not for want of a translation.
 SAME = {
     "column.n", "column.p50", "column.p95", "column.p99", "column.item", "column.usd",
     "provenance.commit", "caption.linear", "scenario.loadgen-single-stream",
-    "scenario.loadgen-server", "scenario.loadgen-offline",
+    "scenario.loadgen-server", "scenario.loadgen-offline", "platform.aws",
 }  # fmt: skip
 
 
@@ -39,6 +40,7 @@ def test_what_records_and_prices_can_name_has_words() -> None:
     scenarios |= {LOADGEN_PREFIX + name for name in LOADGEN_SCENARIOS}
     assert {f"scenario.{name}" for name in scenarios} <= set(words)
     assert {f"phase.{name}" for name in COLD_PHASES} <= set(words)
+    assert {f"platform.{name}" for name in PLATFORMS} <= set(words)
     assert {f"unit.{unit}" for unit in ITEMS.values()} <= set(words)
 
 

@@ -16,7 +16,7 @@ from dr_experiments.price_list import append_rows, list_prices, new_rows, read_p
 from dr_experiments.pricing import PriceTable, PriceTableError
 
 DAY = date(2026, 11, 28)
-REGION = "sa-east-1"
+REGION = "ap-south-1"
 
 
 def product(usage: str, usd: str, unit: str, *, region: str = REGION, group: str = "") -> Any:
@@ -29,12 +29,13 @@ def product(usage: str, usd: str, unit: str, *, region: str = REGION, group: str
 
 
 PRODUCTS = [
-    product("SAE1-ServerlessInf:Mem-2GB", "0.0000640000", "seconds"),
-    product("SAE1-Host:ml.m5.xlarge", "0.3670000000", "Hrs"),
-    product("SAE1-Tsform:ml.m5.xlarge", "0.3670000000", "Hrs"),
-    product("SAE1-Host:VolumeUsage.gp2", "0.2660000000", "GB-Mo"),
-    product("SAE1-Data-Bytes-In", "0.0160000000", "GB", group="Hosting:IN"),
-    product("SAE1-Notebk:ml.m5.xlarge", "0.3670000000", "Hrs"),
+    product("APS3-ServerlessInf:Mem-2GB", "0.0000640000", "seconds"),
+    product("APS3-Host:ml.m5.xlarge", "0.3670000000", "Hrs"),
+    product("APS3-AsyncInf:ml.m5.xlarge", "0.3680000000", "Hrs"),
+    product("APS3-Tsform:ml.m5.xlarge", "0.3670000000", "Hrs"),
+    product("APS3-Host:VolumeUsage.gp2", "0.2660000000", "GB-Mo"),
+    product("APS3-Data-Bytes-In", "0.0160000000", "GB", group="Hosting:IN"),
+    product("APS3-Notebk:ml.m5.xlarge", "0.3670000000", "Hrs"),
     product("USE1-Host:ml.c7g.xlarge", "0.17", "Hrs", region="us-east-1"),
 ]
 
@@ -67,7 +68,7 @@ def test_recognised_products_of_the_region_become_dated_rows(client: Any) -> Non
         listed = list_prices(client, region=REGION, today=DAY)
         stubber.assert_no_pending_responses()
     assert [(row.item, row.sku, row.usd) for row in listed.rows] == [
-        ("async-hour", "ml.m5.xlarge", Decimal("0.367")),
+        ("async-hour", "ml.m5.xlarge", Decimal("0.368")),
         ("batch-hour", "ml.m5.xlarge", Decimal("0.367")),
         ("data-in", None, Decimal("0.016")),
         ("instance-hour", "ml.m5.xlarge", Decimal("0.367")),
@@ -81,19 +82,19 @@ def test_recognised_products_of_the_region_become_dated_rows(client: Any) -> Non
 def test_another_unit_a_price_of_nothing_and_two_prices_are_refused() -> None:
     listed = read_products(
         [
-            product("SAE1-ServerlessInf:Mem-1GB", "0.00002", "GB-seconds"),
-            product("SAE1-ServerlessInf:Mem-3GB", "0", "seconds"),
-            product("SAE1-Host:ml.m5.xlarge", "0.3", "Hrs"),
-            product("SAE1-Host:ml.m5.xlarge", "0.4", "Hrs"),
+            product("APS3-ServerlessInf:Mem-1GB", "0.00002", "GB-seconds"),
+            product("APS3-ServerlessInf:Mem-3GB", "0", "seconds"),
+            product("APS3-Host:ml.m5.xlarge", "0.3", "Hrs"),
+            product("APS3-Host:ml.m5.xlarge", "0.4", "Hrs"),
         ],
         region=REGION,
         today=DAY,
     )
     assert listed.rows == ()
     told = "\n".join(listed.refused)
-    assert "serverless-compute 1024 sa-east-1: its unit is 'GB-seconds'" in told
-    assert "serverless-compute 3072 sa-east-1: it has no price" in told
-    assert "instance-hour ml.m5.xlarge sa-east-1: priced 0.3, 0.4" in told
+    assert "serverless-compute 1024 ap-south-1: its unit is 'GB-seconds'" in told
+    assert "serverless-compute 3072 ap-south-1: it has no price" in told
+    assert "instance-hour ml.m5.xlarge ap-south-1: priced 0.3, 0.4" in told
 
 
 def test_rows_are_appended_to_a_file_that_can_be_read_again(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_a_list_that_does_not_answer_or_knows_nothing_is_one_sentence(
     stubber.add_client_error("get_products", "AccessDeniedException", "not allowed")
     with stubber, pytest.raises(CommandError, match=r"did not answer: .*not allowed"):
         command.refresh_prices(region=REGION, write=mine, prices_file=None)
-    with stub(client, PRODUCTS[5:]), pytest.raises(CommandError, match="names nothing"):
+    with stub(client, PRODUCTS[6:]), pytest.raises(CommandError, match="names nothing"):
         command.refresh_prices(region=REGION, write=mine, prices_file=None)
     assert not mine.exists()
     with pytest.raises(CommandError, match="no price is known for xx-1"):

@@ -168,7 +168,8 @@ def test_every_serverless_size_of_the_matrix_has_a_price() -> None:
     sizes = {row.memory_mib for row in MATRIX if row.mode is Mode.SERVERLESS}
     assert sizes
     for memory_mib in sizes:
-        assert prices.find("serverless-compute", region="us-east-1", sku=str(memory_mib)).usd > 0
+        for region in ("us-east-1", "sa-east-1"):
+            assert prices.find("serverless-compute", region=region, sku=str(memory_mib)).usd > 0
 
 
 ROW = """

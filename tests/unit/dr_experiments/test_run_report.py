@@ -357,3 +357,48 @@ def test_nothing_counted_or_two_models_in_one_name_is_refused(tmp_path: Path) ->
     with pytest.raises(ValueError, match="2 models"):
         written(tmp_path, two)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_what_two_platforms_measured_is_told_apart_and_never_compared(tmp_path: Path) -> None:
+    """A local run must not pass for AWS: not in a name, a quotient or a break-even."""
+    aws = answered(SERVERLESS, SLOW, platform="aws", run_id="a")
+    here = [
+        *answered(SERVERLESS_3, FAST, platform="local-aws", run_id="b"),
+        *answered(REALTIME, FAST, platform="local-aws", run_id="b"),
+    ]
+    groups = group_records([*aws, *here])
+    found = sections(groups, month=MONTH, requests=20_000, words=Words("en"))
+    names = {row[0].text for row in section(found, "latency").tables[0].rows}
+    assert names == {
+        f"{SERVERLESS} (AWS)",
+        f"{SERVERLESS_3} (local AWS)",
+        f"{REALTIME} (local AWS)",
+    }
+    for key in ("speed", "even"):
+        rows = section(found, key).tables[0].rows
+        assert rows
+        assert not any("(AWS)" in cell.text for row in rows for cell in row)
+    text, _ = written(tmp_path, [*aws, *here])
+    assert "more than one platform (AWS, local AWS)" in text
+    assert f"{SERVERLESS_3}, {REALTIME}: measured on the local AWS of this project." in text
+    assert "measured on: local AWS" in text
+
+
+def test_one_platform_needs_no_word_in_each_name_and_an_unknown_one_is_said(
+    tmp_path: Path,
+) -> None:
+    text, _ = written(tmp_path, answered(SERVERLESS, SLOW, platform="aws"))
+    assert "(AWS)" not in text
+    assert "local AWS" not in text
+    unsaid, _ = written(tmp_path, answered(SERVERLESS, SLOW))
+    assert f"{SERVERLESS}: the records do not say whether AWS or a local AWS answered." in unsaid
+
+
+def test_records_of_before_are_known_by_what_only_the_local_aws_answers() -> None:
+    old = replace(answered(SERVERLESS, FAST)[0], model_latency_ms=8.0)
+    assert (old.platform, old.measured_on) == (None, "local-aws")
+    # A failure beside it brought no such number; the run is the same one.
+    (group,) = group_records([old, failed(SERVERLESS, 2)])
+    assert group.platform == "local-aws"
+    with pytest.raises(ValueError, match="measured on aws and local-aws"):
+        group_records([old, replace(old, index=2, platform="aws")])

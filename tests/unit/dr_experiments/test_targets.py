@@ -19,6 +19,7 @@ from dr_experiments.targets import (
     TargetError,
     UrlTarget,
     describe_endpoint,
+    platform_at,
     sagemaker_client,
 )
 from tests.unit.dr_experiments.fakes import PAYLOAD, answer
@@ -134,7 +135,8 @@ class FakeControl:
 
     def __init__(self, *variants: dict[str, Any]) -> None:
         self.variants = list(variants)
-        self.meta = type("Meta", (), {"region_name": "us-east-1"})
+        url = "https://api.sagemaker.us-east-1.amazonaws.com"
+        self.meta = type("Meta", (), {"region_name": "us-east-1", "endpoint_url": url})
 
     def describe_endpoint(self, **_: Any) -> dict[str, Any]:
         if not self.variants:
@@ -160,10 +162,29 @@ def test_what_is_deployed_is_read_from_the_platform() -> None:
     )
     assert (realtime.mode, realtime.instance_type) == ("realtime", "ml.m5.xlarge")
     assert realtime.image == "repo:digest"
+    assert realtime.platform == "aws"
     with pytest.raises(TargetError, match="Could not find"):
         describe_endpoint("e", client=FakeControl())
     with pytest.raises(TargetError, match="2 variants"):
         describe_endpoint("e", client=FakeControl({"ModelName": "a"}, {"ModelName": "b"}))
+
+
+@pytest.mark.parametrize(
+    ("url", "platform"),
+    [
+        ("https://api.sagemaker.sa-east-1.amazonaws.com", "aws"),
+        ("https://runtime.sagemaker.cn-north-1.amazonaws.com.cn/", "aws"),
+        ("https://abc.lambda-url.us-east-1.on.aws", "aws"),
+        ("http://localhost:4566", "local-aws"),
+        ("http://127.3.2.1:80", "local-aws"),
+        ("http://[::1]:80", "local-aws"),
+        ("https://amazonaws.com.example.org", None),
+        ("http://192.0.2.7:8080", None),
+        (None, None),
+    ],
+)
+def test_the_address_says_whose_interface_answers(url: str | None, platform: str | None) -> None:
+    assert platform_at(url) == platform
 
 
 class _Handler(BaseHTTPRequestHandler):
