@@ -22,7 +22,13 @@ from constructs_lib.log_keys import let_logs_use
 from constructs_lib.rules import ValidationError, refuse, whole_number_fault
 from constructs_lib.tokens import known_text
 from inference_image.model_package import pack_model
-from inference_image.model_spec import ModelSpec, load_model_spec, object_key
+from inference_image.model_spec import (
+    LONGEST_MODEL_ID,
+    MODEL_ID,
+    ModelSpec,
+    load_model_spec,
+    object_key,
+)
 
 Publish = Literal["deployment", "external"]
 PUBLISH_DEPLOYMENT: Final = "deployment"
@@ -34,8 +40,6 @@ PUBLISH: Final = (PUBLISH_DEPLOYMENT, PUBLISH_EXTERNAL)
 _COPIES_ON_DISK: Final = 2.2
 _MIB: Final = 1024 * 1024
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-# As in a package's model.json: letters and digits of any script, and no dot in front.
-_MODEL_ID: Final = re.compile(r"(?!\.)[\w.-]+")
 # Enough of a digest to tell the versions of one package apart in a stack.
 _ID_CHARACTERS: Final = 8
 # Its default of 128 MiB is killed on models of some tens of MB (aws/aws-cdk#7950). A function's
@@ -117,10 +121,10 @@ class ModelArtifact:
                 "ModelArtifact", ["give model_id and sha256, or package_dir instead of both"]
             )
         faults = []
-        if known_text(model_id) is not None and not _MODEL_ID.fullmatch(model_id):
+        if known_text(model_id) is not None and not MODEL_ID.fullmatch(model_id):
             faults.append(
-                "model_id may hold letters, digits, '-', '_' and '.', and not begin with a dot; "
-                f"got {model_id!r}"
+                f"model_id may hold up to {LONGEST_MODEL_ID} letters of ASCII, digits, '-', '_' "
+                f"and '.', and not begin with a dot; got {model_id!r}"
             )
         if known_text(sha256) is not None and not _SHA256.fullmatch(sha256):
             faults.append(

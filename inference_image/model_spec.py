@@ -26,9 +26,10 @@ MODEL_JSON = "model.json"
 SCHEMA_VERSION = 1
 # A manifest is text for people; anything larger is not one.
 MAX_MODEL_JSON_BYTES = 4 * 1024 * 1024
-# Part of an object's key, and the value of CloudWatch's dimension: ASCII, and short.
-_LONGEST_ID = 128
-_ID = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{_LONGEST_ID - 1}}}")
+# Part of an object's key, and the value of CloudWatch's dimension, which must be ASCII:
+# https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_Dimension.html (2026-11-28).
+LONGEST_MODEL_ID = 128
+MODEL_ID = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{LONGEST_MODEL_ID - 1}}}")
 # Calibration moves logits by a small factor; beyond these the softmax says nothing.
 MIN_TEMPERATURE = 1e-3
 MAX_TEMPERATURE = 1e3
@@ -171,10 +172,10 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     if task not in TASKS:
         reader.fail(f"task must be one of {', '.join(TASKS)}; it is {task!r}")
     model_id = reader.get("id", str)
-    if not _ID.fullmatch(model_id):
+    if not MODEL_ID.fullmatch(model_id):
         reader.fail(
-            f"id may hold up to {_LONGEST_ID} letters of ASCII, digits, '-', '_' and '.', and may "
-            f"not begin with '.'; it is {model_id[:_LONGEST_ID]!r}"
+            f"id may hold up to {LONGEST_MODEL_ID} letters of ASCII, digits, '-', '_' and '.', and "
+            f"may not begin with '.'; it is {model_id[:LONGEST_MODEL_ID]!r}"
         )
     labels = tuple(str(label) for label in reader.get("labels", list))
     _check_labels(reader, task, labels)

@@ -254,7 +254,20 @@ def test_a_folder_may_be_given_as_text(tmp_path: Path) -> None:
         bucket.add_model(str(package), publish="ftp")  # type: ignore[arg-type]
 
 
-IDS = ["demo", "Demo_2.1-b", "a", "", ".hidden", "a/b", "a b", "../demo", "démo", "demo\n"]
+IDS = [
+    "demo",
+    "Demo_2.1-b",
+    "a",
+    "",
+    ".hidden",
+    "a/b",
+    "a b",
+    "../demo",
+    "démo",
+    "demo\n",
+    "x" * 128,
+    "x" * 129,
+]
 
 
 @pytest.mark.parametrize("model_id", IDS)
@@ -265,7 +278,7 @@ def test_a_pushed_package_may_be_named_as_a_package_may(tmp_path: Path, model_id
     try:
         spec = load_model_spec(package)
     except ModelPackageError:
-        with pytest.raises(ValidationError, match="model_id may hold letters"):
+        with pytest.raises(ValidationError, match="model_id may hold up to 128 letters"):
             ModelArtifact.in_bucket(bucket, model_id=model_id, sha256=SHA256)
     else:
         artifact = ModelArtifact.in_bucket(bucket, model_id=model_id, sha256=spec.sha256)
