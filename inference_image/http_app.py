@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from inference_image.alone import Alone
 from inference_image.contract import (
     CUSTOM_ATTRIBUTES_HEADER,
     ENV_OPERATING_POINT,
@@ -155,6 +156,7 @@ def boot_clock_s() -> float:
 @dataclass
 class _Readiness:
     predictor: Predictor | None = None
+    alone: Alone | None = None
     started_to_ready_ms: float = 0.0
     failure: str | None = None
 
@@ -405,7 +407,9 @@ class _Service:
             "started_to_ready_ms": round((boot_clock_s() - self._start.started_s) * 1000, 1),
         }
         self._ready = _Readiness(
-            predictor=predictor, started_to_ready_ms=phases["started_to_ready_ms"]
+            predictor=predictor,
+            alone=Alone(predictor, settings=self._settings, metrics=self._metrics, log=self.log),
+            started_to_ready_ms=phases["started_to_ready_ms"],
         )
         self.log.info("model", model=predictor.spec.id, model_sha256=predictor.spec.sha256)
         if not predictor.described:
@@ -542,6 +546,7 @@ class _Service:
         def finish() -> None:
             work.drop()
             place.leave()
+            self._widen_when_due()
             end()
 
         # One step from the worker thread to the handler: each turn of the event loop costs.
@@ -582,6 +587,8 @@ class _Service:
             boundary=boundary_of(content_type),
             most=self._settings.max_images,
         )
+        if self._ready.alone is not None:
+            self._ready.alone.begin()
         self._pauses.predicting = True
         try:
             if len(photographs) == 1:
@@ -782,6 +789,14 @@ class _Service:
         # It may be shutting down.
         with contextlib.suppress(RuntimeError):
             self.executor.submit(return_spare_memory)
+
+    def _widen_when_due(self) -> None:
+        """Open the second engine between two requests; see `alone`."""
+        alone = self._ready.alone
+        if alone is not None and alone.is_due and not self.pending:
+            # It may be shutting down.
+            with contextlib.suppress(RuntimeError):
+                self.executor.submit(alone.widen)
 
     def note_turned_away(self) -> None:
         """One line in the log about all that were turned away since the last one."""

@@ -84,6 +84,10 @@ class Metrics:
         """
         return "".join(line + "\n" for line in self._lines(model))
 
+    def pending(self) -> int:
+        """Requests that arrive, wait or are computed, in all workers together."""
+        return int(self._sum(_PENDING))
+
     def _sum(self, at: int) -> float:
         return sum(self._values[at::_WIDTH])
 
@@ -144,7 +148,7 @@ class Metrics:
         name = "dr_worker_resident_bytes"
         yield from _head(name, "gauge", "Resident memory of each worker.")
         for slot in range(self.workers):
-            resident = _resident_bytes(int(self._values[slot * _WIDTH + _PID]))
+            resident = resident_bytes(int(self._values[slot * _WIDTH + _PID]))
             if resident is not None:
                 yield f'{name}{{worker="{slot}"}} {resident}'
 
@@ -249,7 +253,8 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _resident_bytes(pid: int) -> int | None:
+def resident_bytes(pid: int) -> int | None:
+    """Memory that a process holds, in bytes; None where it has ended or the kernel says nothing."""
     if not pid:
         return None
     try:

@@ -20,6 +20,7 @@ from inference_image.sizing import (
     available_memory_bytes,
     default_pixels,
     default_threads,
+    default_threads_alone,
     default_workers,
 )
 from inference_image.variables import (
@@ -43,6 +44,7 @@ class Settings:
     serving_mode: str
     workers: int
     threads: int
+    threads_alone: int
     timeout_s: float
     queue_limit: int
     max_image_bytes: int
@@ -102,6 +104,7 @@ class Settings:
                 f"{contract.ENV_WORKERS} must be 1 where {contract.ENV_SERVING_MODE} is "
                 f"{mode}, which sends one request at a time; it is {workers}"
             )
+        threads = read(contract.ENV_THREADS) or default_threads(available, workers)
         memory = available_memory_bytes() if memory_bytes is None else memory_bytes
         return cls(
             model_dir=Path(read(contract.ENV_MODEL_DIR)),
@@ -109,7 +112,10 @@ class Settings:
             port=read(contract.ENV_BIND_TO_PORT),
             serving_mode=mode,
             workers=workers,
-            threads=read(contract.ENV_THREADS) or default_threads(available, workers),
+            threads=threads,
+            threads_alone=(
+                read(contract.ENV_THREADS_ALONE) or default_threads_alone(available, threads)
+            ),
             timeout_s=read(contract.ENV_TIMEOUT_S),
             queue_limit=read(contract.ENV_QUEUE_LIMIT),
             max_image_bytes=read(contract.ENV_MAX_IMAGE_BYTES),

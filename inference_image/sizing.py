@@ -18,6 +18,7 @@ _BYTES_PER_PIXEL: Final = 16
 _BYTES_BESIDE_PICTURE: Final = 300 * 1024 * 1024
 _MOST_DEFAULT_PIXELS: Final = 60_000_000
 _FEWEST_DEFAULT_PIXELS: Final = 12_000_000
+_MOST_THREADS_ALONE: Final = 4
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _SELF_CGROUP = Path("/proc/self/cgroup")
 
@@ -56,6 +57,14 @@ def fitting_workers(memory_bytes: float, *, worker_bytes: int, pixels: int, want
 def default_threads(cpus: float, workers: int) -> int:
     """Engine threads of one worker, so that all workers together fill the CPUs once."""
     return max(1, round(cpus / workers))
+
+
+def default_threads_alone(cpus: float, threads: int) -> int:
+    """Engine threads for a request while no other is in the container, at least `threads`.
+
+    All whole CPUs up to four: a picture of 224 pixels has too little work for more.
+    """
+    return max(threads, min(_MOST_THREADS_ALONE, int(cpus)))
 
 
 def available_memory_bytes(

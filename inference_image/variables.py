@@ -189,6 +189,12 @@ VARIABLES: Final = (
         read=_auto(_integer(1, 256)),
     ),
     Variable(
+        name=contract.ENV_THREADS_ALONE,
+        default="auto",
+        meaning="Of a request that has the container to itself; auto: the CPUs, up to 4; 1: off.",
+        read=_auto(_integer(1, 256)),
+    ),
+    Variable(
         name=contract.ENV_TIMEOUT_S,
         default="55",
         # A batch waits for 600 s (ModelClientConfig of CreateTransformJob, read 2026-11-28).

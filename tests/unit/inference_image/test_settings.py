@@ -43,6 +43,24 @@ def test_workers_and_threads_fill_the_cpus_once(
     assert (settings.workers, settings.threads) == (workers, threads)
 
 
+@pytest.mark.parametrize(
+    ("environment", "cpus", "threads_alone"),
+    [
+        ({}, 2.0, 2),
+        ({}, 1.9, 2),
+        ({}, 0.5, 1),
+        ({}, 8.0, 4),
+        ({"DR_SERVING_MODE": "serverless"}, 6.0, 6),
+        ({"DR_THREADS_ALONE": "1"}, 8.0, 1),
+        ({"DR_THREADS_ALONE": "6"}, 8.0, 6),
+    ],
+)
+def test_a_request_that_is_alone_gets_the_cpus(
+    environment: dict[str, str], cpus: float, threads_alone: int
+) -> None:
+    assert Settings.from_environment(environment, cpus=cpus).threads_alone == threads_alone
+
+
 def test_what_is_set_wins() -> None:
     settings = Settings.from_environment(
         {"MODEL_SERVER_WORKERS": "3", "DR_THREADS": "2", "SAGEMAKER_BATCH": "TRUE"}, cpus=8
