@@ -740,6 +740,21 @@ def bench_cost(
     storage_gb: Annotated[
         float, typer.Option(min=0, help="Volume of each instance (real-time rows).")
     ] = 0,
+    ephemeral_mib: Annotated[
+        int,
+        typer.Option(min=512, max=10_240, help="Local disk of a function, in MiB (Lambda rows)."),
+    ] = 512,
+    cold_share: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of requests that start a container (Lambda rows)."),
+    ] = 0,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Price real-time rows as asynchronous or batch work, too: async, batch; may be "
+            "repeated."
+        ),
+    ] = None,
     without_data: WithoutDataOption = False,
     prices: PricesOption = None,
 ) -> None:
@@ -767,6 +782,9 @@ def bench_cost(
         prices_file=prices,
         provisioned=provisioned,
         storage_gb=storage_gb,
+        ephemeral_mib=ephemeral_mib,
+        cold_share=cold_share,
+        also=tuple(also or ()),
         data=not without_data,
     )
 

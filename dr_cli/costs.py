@@ -11,7 +11,13 @@ import typer
 
 from dr_cli.amounts import hours_per_month, seconds
 from dr_cli.errors import CommandError
-from dr_experiments.deployment_cost import FixedPart
+from dr_experiments.deployment_cost import (
+    FREE_EPHEMERAL_MIB,
+    MODE_ASYNC,
+    MODE_BATCH,
+    MODE_LAMBDA,
+    FixedPart,
+)
 from dr_experiments.measured import Measured, measured
 from dr_experiments.months import ROUND_TRIP, Month
 from dr_experiments.pricing import PriceTable, UnknownPriceError
@@ -28,8 +34,11 @@ from dr_experiments.recommend import (
 )
 from dr_experiments.records import read_jsonl
 from dr_experiments.study_tables import markdown_table
+from inference_image.contract import SERVING_MODE_REALTIME
 
 RECORDS_FILE: Final = "requests.jsonl"
+# Modes whose work runs on the instances of a real-time row.
+ON_INSTANCES: Final = (MODE_ASYNC, MODE_BATCH)
 MODEL_FOLDER: Final = Path("model_artifacts")
 _CURVE: Final = tuple(10**power for power in range(2, 9))
 _DASH: Final = "-"
@@ -46,17 +55,37 @@ def print_costs(
     prices_file: Path | None,
     provisioned: int = 0,
     storage_gb: float = 0,
+    ephemeral_mib: int = FREE_EPHEMERAL_MIB,
+    cold_share: float = 0,
+    also: Sequence[str] = (),
     data: bool = True,
 ) -> None:
     """See `dr bench cost --help`."""
+    unknown = [mode for mode in also if mode not in ON_INSTANCES]
+    if unknown:
+        raise CommandError(f"--also is one of {', '.join(ON_INSTANCES)}; got {unknown[0]!r}")
     within = hours_per_month(hours)
     month = Month(
-        region=region, prices=PriceTable.load(prices_file), hours=within, fixed=fixed, data=data
+        region=region,
+        prices=PriceTable.load(prices_file),
+        hours=within,
+        fixed=fixed,
+        data=data,
+        cold_share=Decimal(str(cold_share)),
     )
-    found = tuple(
-        _sized(one, provisioned=provisioned, storage_gb=storage_gb, hours=within)
+    found = [
+        _sized(
+            one,
+            provisioned=provisioned,
+            storage_gb=storage_gb,
+            ephemeral_mib=ephemeral_mib,
+            hours=within,
+        )
         for one in read_runs(runs)
-    )
+    ]
+    found += [
+        _moved(one, mode) for mode in dict.fromkeys(also) for one in found if _on_instance(one)
+    ]
     rows, bills, missing = [], {}, []
     for one in found:
         try:
@@ -178,15 +207,29 @@ def read_qualities(folder: Path) -> dict[str, Quality]:
     return qualities
 
 
-def _sized(one: Measured, *, provisioned: int, storage_gb: float, hours: Decimal) -> Measured:
+def _sized(
+    one: Measured, *, provisioned: int, storage_gb: float, ephemeral_mib: int, hours: Decimal
+) -> Measured:
     """The same measurement with containers kept warm in the hours of traffic, or with volumes."""
     if one.setup is None:
         return one
     if one.setup.memory_mib:
         setup = replace(one.setup, provisioned=provisioned, warm_hours=hours)
+        if setup.mode == MODE_LAMBDA:
+            setup = replace(setup, ephemeral_mib=ephemeral_mib)
     else:
         setup = replace(one.setup, storage_gb=Decimal(str(storage_gb)))
     return replace(one, setup=setup)
+
+
+def _on_instance(one: Measured) -> bool:
+    return one.setup is not None and one.setup.mode == SERVING_MODE_REALTIME
+
+
+def _moved(one: Measured, mode: str) -> Measured:
+    """What was measured on an instance, priced in another mode that runs on one."""
+    setup = one.setup and replace(one.setup, mode=mode)
+    return replace(one, name=f"{one.name} as {mode}", row=None, setup=setup)
 
 
 def _row(option: Option) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ Only answered, counted, warm requests have latencies here; failures and cold sta
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from dr_experiments.deployment_cost import MODES, Setup
@@ -22,7 +23,8 @@ _ANSWERED: Final = "ok"
 class Measured:
     """One configuration. Times are seconds; `row` is its row of the matrix, where it has one.
 
-    `platform` is one of `targets.PLATFORMS`, or None where the records do not say it.
+    `platform` is one of `targets.PLATFORMS`, or None where the records do not say it. `init_s` is
+    the mean init phase that Lambda reported of its starts, None where it reported none.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Measured:
     bytes_in: float
     bytes_out: float
     platform: str | None = None
+    init_s: float | None = None
 
 
 def measured(records: Iterable[RequestRecord]) -> tuple[Measured, ...]:
@@ -85,6 +88,7 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
     round_trips = [float(record.fullLatency or 0) for record in warm]
     # An open loop's answer is late from the moment at which it should have been asked for.
     waits = [float(record.response_time_s or record.fullLatency or 0) for record in warm]
+    inits = [r.init_duration_ms / 1000 for r in records if r.init_duration_ms is not None]
     row = row_of(name)
     return Measured(
         name=name,
@@ -100,6 +104,7 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
         bytes_in=sum(record.bytes_in for record in warm) / len(warm),
         bytes_out=sum(record.bytes_out or 0 for record in warm) / len(warm),
         platform=platform_of(records),
+        init_s=fmean(inits) if inits else None,
     )
 
 

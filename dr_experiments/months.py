@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Final
 
 from dr_experiments.deployment_cost import (
+    MODE_LAMBDA,
     Bill,
     BreakEven,
     FixedPart,
@@ -43,6 +44,7 @@ class Month:
     """What all bills of a comparison have in common; requests come within `hours`.
 
     `data` is false where the charge for data in and out is left out, which the caller must say.
+    `cold_share` of the requests start a container; only Lambda bills that, by its init phase.
     """
 
     region: str
@@ -50,6 +52,7 @@ class Month:
     hours: Decimal = HOURS_PER_MONTH
     fixed: FixedPart | None = None
     data: bool = True
+    cold_share: Decimal = Decimal(0)
 
     def bill(self, one: Measured, requests: int, *, side: int = 0, basis: str = CONTAINER) -> Bill:
         """A month of `one`.
@@ -59,16 +62,26 @@ class Month:
             basis: `CONTAINER` (closer to the bill) or `ROUND_TRIP` (as the study computed).
 
         Raises:
-            UnknownPriceError: a price that the table lacks, or no deployment that has one.
+            UnknownPriceError: a price that the table lacks, no deployment that has one, or starts
+                of a function whose init phase was not measured.
         """
         if one.setup is None:
             raise UnknownPriceError("not a deployment of the matrix, so it has no price")
+        starts = self.cold_share if one.setup.mode == MODE_LAMBDA else Decimal(0)
+        if starts and one.init_s is None:
+            raise UnknownPriceError(
+                "starts are billed by their init phase, and the run has none; measure fresh "
+                "containers by the function's name (dr bench cold --function), or leave out "
+                "--cold-share"
+            )
         summary = one.container if basis == CONTAINER else one.round_trip
         traffic = Traffic(
             requests=requests,
             bytes_in=one.bytes_in if self.data else 0,
             bytes_out=one.bytes_out if self.data else 0,
             hours=self.hours,
+            cold_share=starts,
+            init_s=Decimal(str(one.init_s or 0)),
         )
         return monthly_bill(
             one.setup,

@@ -28,7 +28,7 @@ DEBIAN_IMAGE: Final = f"debian:{DEBIAN_SUITE}-slim"
 _PACKAGES: Final = ("docker.io", "containerd", "runc", "tini", "libdevmapper1.02.1", "mmdebstrap")
 _START_S: Final = 60
 _STOP_S: Final = 30
-_BASE_S: Final = 600
+_BASE_S: Final = 1800
 # A base image of Debian packages is made again after a week, for their security updates.
 _BASE_AGE_S: Final = 7 * 24 * 3600
 

@@ -74,9 +74,10 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One image: its bytes, and its starts."""
+    """One image: its bytes, and its starts. `measured` is the day, since each takes long."""
 
     name: str
+    measured: str
     compressed_bytes: int
     on_disk_bytes: int
     starts: tuple[Start, ...]
@@ -170,6 +171,7 @@ def measure(engine: Engine, name: str, package: Path, *, starts: int) -> Kind:
             archive = save(engine, tag, Path(work) / "image.tar")
         return Kind(
             name=name,
+            measured=datetime.now(UTC).date().isoformat(),
             compressed_bytes=archive.compressed_bytes,
             on_disk_bytes=archive.unpacked_bytes,
             starts=found,
@@ -201,7 +203,9 @@ def table(kinds: Sequence[Kind]) -> str:
 
 
 def read(path: Path) -> list[Kind]:
-    """Kinds of a file that `main` has written."""
+    """Kinds of a file that `main` has written; none where it is not there yet."""
+    if not path.exists():
+        return []
     content = json.loads(path.read_text("utf-8"))
     return [
         Kind(**{**kind, "starts": tuple(Start(**start) for start in kind["starts"])})
@@ -209,11 +213,16 @@ def read(path: Path) -> list[Kind]:
     ]
 
 
-def document(kinds: Sequence[Kind], *, command: str, engine_version: str) -> dict[str, Any]:
+def merged(before: Sequence[Kind], now: Sequence[Kind]) -> list[Kind]:
+    """What was measured now in the place of the same kind, in the order of `KINDS`."""
+    known = {kind.name: kind for kind in (*before, *now)}
+    return [known[name] for name in KINDS if name in known]
+
+
+def document(kinds: Sequence[Kind], *, engine_version: str) -> dict[str, Any]:
     """As it is written to `OUT`."""
     return {
-        "command": command,
-        "measured": datetime.now(UTC).date().isoformat(),
+        "command": "python -m benchmarks.images.kinds --package FOLDER",
         "machine": f"{platform.system()} {platform.machine()}, Docker engine {engine_version}",
         "limits": " ".join(_LIMITS),
         "unit": "bytes (compressed: gzip -6 of each layer) and seconds",
@@ -226,7 +235,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0, or 1 and one sentence."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.images.kinds", description=__doc__)
     parser.add_argument("--package", type=Path, required=True, help="package with a SavedModel")
-    parser.add_argument("--kind", action="append", choices=KINDS, help="this one only; repeatable")
+    parser.add_argument(
+        "--kind",
+        action="append",
+        choices=KINDS,
+        help="this one only, the others stay as they were measured; repeatable",
+    )
     parser.add_argument("--starts", type=int, default=STARTS)
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)
@@ -234,16 +248,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bench-image-kinds: {options.package} is no model package", file=sys.stderr)
         return 1
     wanted = tuple(dict.fromkeys(options.kind or KINDS))
-    kinds: list[Kind] = []
+    kinds = read(options.out)
     try:
         with docker_engine(CACHE) as engine:
-            if engine.own:
+            if engine.own and LEAN in wanted:
                 debian_base(engine, CACHE)
             for name in wanted:
-                kinds.append(measure(engine, name, options.package, starts=options.starts))
-                command = f"python -m benchmarks.images.kinds --kind {' --kind '.join(wanted)}"
+                found = measure(engine, name, options.package, starts=options.starts)
+                kinds = merged(kinds, [found])
                 # After each: an image of gigabytes takes minutes, and the next may fail.
-                _write(options.out, document(kinds, command=command, engine_version=engine.version))
+                _write(options.out, document(kinds, engine_version=engine.version))
     except EngineError as error:
         print(f"bench-image-kinds: {error}", file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """The experiment on image size: what the kinds are, and how its table is made."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from benchmarks.images.kinds import (
     Kind,
     Start,
     context,
+    merged,
     read,
     table,
     transfer_s,
@@ -39,12 +41,24 @@ def test_a_start_is_split_by_the_containers_own_line() -> None:
 def test_the_table_has_sizes_means_and_the_modelled_transfer() -> None:
     one, two = Start.of(3.0, LINE), Start.of(4.0, LINE)
     kind = Kind(
-        name="reduced", compressed_bytes=300_000_000, on_disk_bytes=10**9, starts=(one, two)
-    )
+        name="reduced", measured="2026-11-28", compressed_bytes=300_000_000, on_disk_bytes=10**9,
+        starts=(one, two),
+    )  # fmt: skip
     row = table([kind]).splitlines()[-1]
     assert (
         row == "| reduced | 300 | 1000 | 2 | 3.50 | 0.75 | 2.00 | 0.50 | 0.25 | 6.0 | 3.0 | 1.5 |"
     )
+
+
+def test_a_kind_that_is_measured_again_takes_its_own_place_only(tmp_path: Path) -> None:
+    start = (Start.of(3.0, LINE),)
+    lean, reduced = (
+        Kind(name=name, measured="2026-11-28", compressed_bytes=1, on_disk_bytes=2, starts=start)
+        for name in (LEAN, "reduced")
+    )
+    again = replace(lean, compressed_bytes=9)
+    assert merged([lean, reduced], [again]) == [reduced, again]
+    assert read(tmp_path / "nothing.json") == []
 
 
 def test_the_transfer_is_bytes_over_an_assumed_rate() -> None:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,6 +208,50 @@ def test_containers_kept_warm_and_volumes_are_in_the_bill(
     assert "provisioned concurrency 8.3880" in out  # 100 h x 3,600 s x 0.0000233
     assert "storage 2.2400" in out
     assert f"no cost: {SERVERLESS_3}: no price for serverless-provisioned 3072" in err
+
+
+def test_an_instance_is_priced_for_work_that_comes_in_jobs_as_well(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {
+        "requests_per_month": 20_000, "hours": "always", "region": "us-west-2",
+        "fixed": FixedPart(), "prices_file": None, "data": False,
+    }  # fmt: skip
+    print_costs([run], also=("batch", "async"), **options)
+    out, err = capsys.readouterr()
+    # (20,000 x 0.02505 s / 0.7 + 20 starts of 300 s) / 3,600 x 0.23, and 40 x 0.0054
+    assert (
+        f"| {REALTIME} as batch | 25 | 0.7822 | 0.6451 | instances 0.4291, objects 0.2160 |" in out
+    )
+    assert f"| {REALTIME} | {REALTIME} as batch |" not in out
+    assert f"| {REALTIME} as batch | {REALTIME} |" in out
+    assert f"no cost: {REALTIME} as async: no price for async-hour ml.m5.xlarge in us-west-2" in err
+    with pytest.raises(CommandError, match="--also is one of async, batch; got 'queue'"):
+        print_costs([run], also=("queue",), **options)
+
+
+def test_starts_of_a_function_are_billed_by_their_measured_init(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {
+        "requests_per_month": 20_000, "hours": "always", "region": "us-east-1",
+        "fixed": FixedPart(), "prices_file": None, "cold_share": 0.5, "ephemeral_mib": 1536,
+    }  # fmt: skip
+    print_costs([run], **options)
+    out, err = capsys.readouterr()
+    assert f"no cost: {LAMBDA}: starts are billed by their init phase, and the run has none" in err
+    assert f"| {SERVERLESS} | 25 |" in out  # which bills no start
+    path = run / "requests.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        if record["configuration"] == LAMBDA and record["index"] <= 2:
+            record["init_duration_ms"] = 3000.0 * record["index"]
+    path.write_text("\n".join(map(json.dumps, records)))
+    print_costs([run], **options)
+    out, _ = capsys.readouterr()
+    # 10,000 starts x 4.5 s x 1 GB x 0.0000133334; 20,000 x 0.501 s x 1 GB x 0.0000000309
+    assert "starts 0.6000" in out
+    assert "ephemeral storage 0.0003" in out
 
 
 @pytest.mark.parametrize(
