@@ -396,17 +396,29 @@ RetriesOption = Annotated[
 OutOption = Annotated[Path, typer.Option(help="Folder for the results.")]
 
 
+BenchModelOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model", help="A package, served by a process of this machine for the run; its folder."
+    ),
+]
+
+
 @bench_app.command("cold")
 def bench_cold(
     endpoint: OneEndpoint = None,
     url: UrlOption = None,
     function: FunctionOption = None,
     function_url: FunctionUrlOption = None,
+    model: BenchModelOption = None,
     photograph: SentOption = None,
     requests: Annotated[int, typer.Option(min=1, max=1000, help="Fresh containers to meet.")] = 10,
     gap_s: Annotated[
-        float, typer.Option(min=0, help="Seconds without a request before each.")
-    ] = 900.0,
+        float | None,
+        typer.Option(
+            min=0, help="Seconds without a request before each.", show_default="900; 0 with --model"
+        ),
+    ] = None,
     attempts: Annotated[
         int, typer.Option(min=1, max=100, help="Gaps for each fresh container before it gives up.")
     ] = 3,
@@ -441,6 +453,7 @@ def bench_cold(
         requests=requests,
         gap_s=gap_s,
         attempts=attempts,
+        model=model,
     )
 
 
@@ -450,6 +463,7 @@ def bench_realtime(
     url: UrlOption = None,
     function: FunctionOption = None,
     function_url: FunctionUrlOption = None,
+    model: BenchModelOption = None,
     photograph: SentOption = None,
     requests: Annotated[int, typer.Option(min=1, max=100_000, help="Requests.")] = 25,
     interval_s: Annotated[
@@ -485,6 +499,7 @@ def bench_realtime(
         ),
         requests=requests,
         interval_s=interval_s,
+        model=model,
     )
 
 
@@ -494,6 +509,7 @@ def bench_load(
     url: UrlOption = None,
     function: FunctionOption = None,
     function_url: FunctionUrlOption = None,
+    model: BenchModelOption = None,
     photograph: SentOption = None,
     shape: Annotated[
         str,
@@ -557,6 +573,7 @@ def bench_load(
         max_in_flight=max_in_flight,
         latency_bound=latency_bound,
         queries=queries,
+        model=model,
     )
 
 

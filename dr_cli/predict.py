@@ -35,13 +35,17 @@ PLACES: Final = ("--endpoint", "--url", "--function", "--function-url")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What is asked: at most one of the four, and the AWS region of it."""
+    """What is asked: at most one of the four, and the AWS region of it.
+
+    `name` is what a URL is called in the records; its host and port when left out.
+    """
 
     endpoint: str | None = None
     url: str | None = None
     function: str | None = None
     function_url: str | None = None
     region: str | None = None
+    name: str | None = None
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -150,7 +154,7 @@ def target_at(place: Place, *, describe: bool = False) -> tuple[Target, str]:
     function always are.
     """
     if place.url is not None:
-        target = url_target(place.url)
+        target = url_target(place.url, name=place.name)
         return target, target.describe().name
     if place.function is not None:
         return function_target(place.function, region=place.region)
@@ -184,10 +188,10 @@ def function_url_target(url: str, *, region: str | None) -> tuple[Target, str]:
         raise CommandError(str(error)) from None
 
 
-def url_target(url: str) -> UrlTarget:
+def url_target(url: str, *, name: str | None = None) -> UrlTarget:
     """A target for a URL that a person typed."""
     try:
-        return UrlTarget(url)
+        return UrlTarget(url, name=name)
     except ValueError as error:
         raise CommandError(f"{error}; use http://HOST:PORT") from None
 

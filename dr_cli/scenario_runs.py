@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +17,13 @@ from dr_cli.container_logs import ready_lines_of
 from dr_cli.errors import CommandError
 from dr_cli.experiment import CSV_FILE, RECORDS_FILE, clear_results
 from dr_cli.folders import result_folder
+from dr_cli.local_process import LocalProcess
+from dr_cli.packages import opened_package, package_or_default
 from dr_cli.photographs import drawn_photograph, read_photograph
 from dr_cli.predict import Place, target_at
+from dr_cli.serving import running_service
 from dr_experiments.client import Client, Measurement
+from dr_experiments.cold_start import ReadyLine
 from dr_experiments.lambda_targets import FunctionUrlTarget
 from dr_experiments.load import SHAPES, closed_loop, open_loop, poisson_arrivals
 from dr_experiments.loadgen import (
@@ -34,7 +38,13 @@ from dr_experiments.loadgen import (
 from dr_experiments.payloads import prepare
 from dr_experiments.provenance import git_commit, machine_busy, new_run_id
 from dr_experiments.records import RunContext, records_of, write_csv, write_jsonl, write_study_csv
-from dr_experiments.scenarios import InterruptedScenario, ScenarioResult, cold, realtime
+from dr_experiments.scenarios import (
+    COLD_GAP_S,
+    InterruptedScenario,
+    ScenarioResult,
+    cold,
+    realtime,
+)
 from dr_experiments.statistics import Summary, summarise
 from dr_experiments.targets import Payload, UrlTarget
 
@@ -43,7 +53,7 @@ STUDY_FILE: Final = "study.csv"
 # What MLPerf LoadGen said, and the folder of its own logs.
 LOADGEN_FILE: Final = "loadgen.json"
 LOADGEN_FOLDER: Final = "loadgen"
-_PLACES: Final = "an endpoint, --url, --function or --function-url"
+_PLACES: Final = "an endpoint, --url, --function, --function-url or --model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,21 +80,35 @@ class Sending:
 
 
 def bench_cold(
-    where: Place, sending: Sending, *, requests: int, gap_s: float, attempts: int
+    where: Place,
+    sending: Sending,
+    *,
+    requests: int,
+    gap_s: float | None,
+    attempts: int,
+    model: Path | None = None,
 ) -> None:
     """See `dr bench cold --help`."""
 
-    def run(client: Client, payload: Payload) -> ScenarioResult:
+    def run(
+        client: Client, payload: Payload, renew: Callable[[], None] | None = None
+    ) -> ScenarioResult:
+        # A process is ended between requests; nothing has to be waited for.
+        gap = gap_s if gap_s is not None else 0 if renew else COLD_GAP_S
         return cold(
             client,
             payload,
             requests=requests,
-            gap_s=gap_s,
+            gap_s=gap,
             attempts=attempts,
+            renew=renew,
             on_request=_say_cold(requests),
         )
 
-    result = _run_one(where, sending, run)
+    if model is None:
+        result = _run_one(where, sending, run)
+    else:
+        result = _cold_process(where, sending, model, run)
     if len(result.cold) < requests:
         raise CommandError(
             f"{len(result.cold)} of {requests} requests met a fresh container; the others were "
@@ -92,13 +116,23 @@ def bench_cold(
         )
 
 
-def bench_realtime(where: Place, sending: Sending, *, requests: int, interval_s: float) -> None:
+def bench_realtime(
+    where: Place,
+    sending: Sending,
+    *,
+    requests: int,
+    interval_s: float,
+    model: Path | None = None,
+) -> None:
     """See `dr bench realtime --help`."""
-    _run_one(
-        where,
-        sending,
-        lambda client, payload: realtime(client, payload, requests=requests, interval_s=interval_s),
-    )
+    with _standing(where, model) as place:
+        _run_one(
+            place,
+            sending,
+            lambda client, payload: realtime(
+                client, payload, requests=requests, interval_s=interval_s
+            ),
+        )
 
 
 def bench_load(
@@ -113,8 +147,17 @@ def bench_load(
     max_in_flight: int,
     latency_bound: str = "1s",
     queries: int = 1,
+    model: Path | None = None,
 ) -> None:
     """See `dr bench load --help`."""
+    if model is not None:
+        with _standing(where, model) as place:
+            bench_load(
+                place, sending, shape=shape, users=users, duration_s=duration_s, think_s=think_s,
+                rate_per_s=rate_per_s, max_in_flight=max_in_flight, latency_bound=latency_bound,
+                queries=queries,
+            )  # fmt: skip
+        return
     if shape in LOADGEN_SCENARIOS:
         plan = LoadgenPlan(
             scenario=shape,
@@ -194,6 +237,43 @@ def _verdict_lines(plan: LoadgenPlan, verdict: LoadgenVerdict) -> list[str]:
     return [*lines, "  " + ", ".join(figures), *(f"  {reason}" for reason in verdict.why)]
 
 
+@contextlib.contextmanager
+def _standing(where: Place, model: Path | None) -> Iterator[Place]:
+    """The place itself, or that of a service for a package that runs for the while."""
+    if model is None:
+        yield where
+        return
+    _only_model(where)
+    with running_service(package_or_default(model)) as (url, spec):
+        yield replace(where, url=url, name=f"process-{spec.id}")
+
+
+def _only_model(where: Place) -> None:
+    if where.given:
+        raise CommandError(f"name one thing to measure: {_PLACES}")
+
+
+def _cold_process(
+    where: Place,
+    sending: Sending,
+    model: Path,
+    run: Callable[[Client, Payload, Callable[[], None]], ScenarioResult],
+) -> ScenarioResult:
+    """A cold scenario whose containers are processes of this machine."""
+    _only_model(where)
+    busy, payload = machine_busy(), sending.payload()
+    result_folder(sending.out)
+    with (
+        opened_package(package_or_default(model)) as (folder, spec),
+        contextlib.closing(LocalProcess(folder, spec)) as target,
+    ):
+        client = Client(target, retries=sending.retries)
+        with _kept_when_interrupted(sending, busy=busy):
+            result = run(client, payload, target.renew)
+        _finish(result, sending, busy=busy, ready=target.ready_lines())
+    return result
+
+
 def _run_one(
     where: Place, sending: Sending, run: Callable[[Client, Payload], ScenarioResult]
 ) -> ScenarioResult:
@@ -244,12 +324,14 @@ def _finish(
     busy: str | None,
     loadgen: Mapping[str, Any] | None = None,
     join_logs: bool = True,
+    ready: Mapping[str, ReadyLine] | None = None,
 ) -> None:
     context = RunContext(
         run_id=new_run_id(datetime.now(UTC)), git_commit=git_commit(Path.cwd()), seed=sending.seed
     )
-    wanted = join_logs and result.cold
-    ready = ready_lines_of(result.target, result.cold) if wanted else {}
+    if ready is None:
+        wanted = join_logs and result.cold
+        ready = ready_lines_of(result.target, result.cold) if wanted else {}
     records = records_of(result, context=context, ready=ready)
     out = sending.out
     clear_results(out)

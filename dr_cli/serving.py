@@ -46,16 +46,16 @@ def serve_until_stopped(package: Path, *, host: str, port: int, workers: int) ->
         print(f"{spec.id} (sha256 {spec.sha256[:12]}…) at http://{host}:{port}{INVOCATIONS_PATH}")
         ask = dr(f"predict IMAGE --url http://{host}:{port}")
         print(f"try it: {ask}   (Ctrl-C stops it)", flush=True)
-        process = _start(folder, host=host, port=port, workers=workers)
+        process = start_service(folder, host=host, port=port, workers=workers)
         try:
             code = process.wait()
         except KeyboardInterrupt:
             # A terminal has sent SIGINT to the service as well, and it ends by itself. A signal
             # to this process alone has not reached it, so it is told to end after a while.
-            _stop(process, own_end_s=OWN_END_S)
+            stop_service(process, own_end_s=OWN_END_S)
             return 0
         finally:
-            _stop(process)
+            stop_service(process)
     return 0 if code == 0 else 1
 
 
@@ -71,17 +71,17 @@ def running_service(package: Path) -> Iterator[tuple[str, ModelSpec]]:
         tempfile.TemporaryFile(prefix="dr-serve-") as log,
     ):
         port = free_port()
-        process = _start(folder, host=LOOPBACK, port=port, workers=1, log=log.fileno())
+        process = start_service(folder, host=LOOPBACK, port=port, workers=1, log=log.fileno())
         try:
             url = f"http://{LOOPBACK}:{port}"
-            if not _becomes_ready(url, process):
+            if not wait_until_ready(url, process):
                 log.seek(0)
                 words = log.read().decode("utf-8", "replace").strip().splitlines()
                 last = words[-1][:_LOG_TAIL] if words else "it said nothing"
                 raise CommandError(f"the service for {spec.id} did not start: {last}")
             yield url, spec
         finally:
-            _stop(process)
+            stop_service(process)
 
 
 def require_free_port(host: str, port: int) -> None:
@@ -113,9 +113,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _start(
+def start_service(
     folder: Path, *, host: str, port: int, workers: int, log: int | None = None
 ) -> subprocess.Popen[bytes]:
+    """Start `serve` for an unpacked package; `log` is a file descriptor for all that it says."""
     environment = os.environ | {
         ENV_MODEL_DIR: str(folder.resolve()),
         ENV_BIND_HOST: host,
@@ -128,18 +129,21 @@ def _start(
     )
 
 
-def _becomes_ready(url: str, process: subprocess.Popen[bytes]) -> bool:
+def wait_until_ready(
+    url: str, process: subprocess.Popen[bytes], *, poll_s: float = _POLL_S
+) -> bool:
+    """Whether the service answers its ping within `READY_TIMEOUT_S`, and does not end before."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     # A proxy of the machine must not see loopback traffic.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError), opener.open(url + PING_PATH, timeout=2):
             return True
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
     return False
 
 
-def _stop(process: subprocess.Popen[bytes], *, own_end_s: float = 0) -> int:
+def stop_service(process: subprocess.Popen[bytes], *, own_end_s: float = 0) -> int:
     """End the process, by force after a grace period; returns its exit code.
 
     Args:

@@ -32,6 +32,10 @@ COLD_PHASES: Final = (
 )
 
 
+# The kernel dates the start of a process in ticks of 10 ms, rounded down.
+_CLOCKS_APART_S: Final = 0.02
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadyLine:
     """What a container logged when it became ready; milliseconds."""
@@ -87,8 +91,12 @@ def split_cold_start(
     request_s = float(measurement.answer["requestLatency"])
     connection_s = sum(measurement.phases_ms.get(name, 0.0) for name in CONNECTION_PHASES) / 1000
     platform_s = measurement.full_latency_s - started_s - request_s - connection_s
-    if platform_s < 0:
+    if platform_s < -_CLOCKS_APART_S:
         return None
+    if platform_s < 0:
+        # The two clocks disagree about less than a tick; the phases still add up.
+        started_s += platform_s
+        platform_s = 0.0
     phases = {CONNECTION: connection_s, PLATFORM: platform_s}
     estimated = [PLATFORM]
     if ready is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from dr_experiments.deployment_cost import MODES, Setup
+from dr_experiments.deployment_cost import MODE_LAMBDA, Setup
 from dr_experiments.records import RequestRecord, platform_of
 from dr_experiments.statistics import Interval, Summary, percentile, summarise
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
@@ -117,11 +117,18 @@ def _setup(record: RequestRecord, row: Deployment | None) -> Setup | None:
             instance_type=row.instance_type,
             architecture=row.architecture.value if row.mode.value not in _SAGEMAKER else None,
         )
-    if record.mode not in MODES or record.mode not in _SAGEMAKER:
+    if record.mode not in (*_SAGEMAKER, MODE_LAMBDA):
         return None
     if record.memory_mib is None and record.instance_type is None:
         return None
-    return Setup(mode=record.mode, memory_mib=record.memory_mib, instance_type=record.instance_type)
+    if record.mode == MODE_LAMBDA and record.architecture is None:
+        return None
+    return Setup(
+        mode=record.mode,
+        memory_mib=record.memory_mib,
+        instance_type=record.instance_type,
+        architecture=record.architecture if record.mode == MODE_LAMBDA else None,
+    )
 
 
 _SAGEMAKER: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME)

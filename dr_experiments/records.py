@@ -21,7 +21,7 @@ from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERL
 
 # 2: the steps of the connection, retries, schedules, Lambda and the phases of a cold start.
 # 3: name of the endpoint, container flavour and digest of the image.
-# 4: the platform.
+# 4: the platform, and the architecture of a function.
 SCHEMA_VERSION: Final = 4
 _ENDPOINT_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME)
 # Seconds, in this order, as the study's own files have them (an index column comes first).
@@ -102,8 +102,10 @@ class RequestRecord:
     endpoint: str | None = None
     runtime: str | None = None
     image_digest: str | None = None
-    # Of schema 4: one of `targets.PLATFORMS`; see `measured_on` for what was recorded before.
+    # Of schema 4: one of `targets.PLATFORMS`; see `measured_on` for what was recorded before. The
+    # architecture is Lambda's, whose price depends on it.
     platform: str | None = None
+    architecture: str | None = None
 
     @property
     def measured_on(self) -> str | None:
@@ -221,6 +223,7 @@ def _record(
         region=target.region,
         image=target.image,
         platform=target.platform,
+        architecture=target.architecture,
         endpoint=target.name if target.mode in _ENDPOINT_MODES else None,
         image_digest=digest_in(target.image),
         model_id=model.get("id"),

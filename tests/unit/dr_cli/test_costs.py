@@ -10,9 +10,10 @@ import pytest
 from dr_cli.amounts import hours_per_month, seconds
 from dr_cli.costs import print_costs, print_recommendation, read_runs
 from dr_cli.errors import CommandError
-from dr_experiments.deployment_cost import FixedPart
+from dr_experiments.deployment_cost import FixedPart, Setup
 from dr_experiments.measured import measured, row_of
 from dr_experiments.records import RequestRecord
+from tests.unit.dr_experiments.record_fakes import answered
 
 SERVERLESS = "dr-serverless-mobilenet-2048"
 SERVERLESS_3 = "dr-serverless-mobilenet-3072"
@@ -289,6 +290,13 @@ def test_the_p99_of_an_open_loop_counts_from_the_intended_start() -> None:
     assert plain.p99.value < 0.11
     assert late.p99.value == 6.0
     assert late.round_trip == plain.round_trip
+
+
+def test_a_function_of_ones_own_has_the_price_of_its_size_and_architecture() -> None:
+    (record,) = answered("my-function", [0.2], mode="lambda", memory_mib=2048)
+    assert measured([record])[0].setup is None  # the price depends on the architecture
+    (one,) = measured([replace(record, architecture="arm64")])
+    assert one.setup == Setup(mode="lambda", memory_mib=2048, architecture="arm64")
 
 
 def test_rows_are_found_in_any_stage() -> None:

@@ -154,7 +154,7 @@ def test_the_table_has_units_n_and_its_footnotes() -> None:
         analysed(memory_mib=6144, distinguishable=False, failures=2),
         analysed(instance_type="ml.m5.xlarge"),
         analysed(memory_mib=1024, failures=25),
-        analysed(memory_mib=3072, region="sa-east-1"),
+        analysed(memory_mib=3072, region="ap-south-1"),
     ]
     table = results_table(rows, requests_per_hour=720)
     text = shown(table)
@@ -172,7 +172,7 @@ def test_the_table_has_units_n_and_its_footnotes() -> None:
         "between the two slowest",
         "not distinguishable here",
         "throttled: Too many <requests>",
-        "no price for serverless-compute 3072 in sa-east-1",
+        "no price for serverless-compute 3072 in ap-south-1",
     ):
         assert words in flat, words
 

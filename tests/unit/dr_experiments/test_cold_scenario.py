@@ -136,6 +136,17 @@ def test_what_did_not_wait_for_a_start_is_not_split() -> None:
     assert split_cold_start(failed) is None
 
 
+def test_two_clocks_that_disagree_by_less_than_a_tick_still_give_phases_that_add_up() -> None:
+    result, _ = run(iter([container("a", 0)]), requests=1, gap_s=0)
+    (measurement,) = result.cold
+    # The container says 0.4 s to its readiness and 0.01 s for the answer.
+    split = split_cold_start(replace(measurement, full_latency_s=0.402), ready=READY)
+    assert split is not None
+    assert split.phases_s[PLATFORM] == 0
+    assert sum(split.phases_s.values()) == pytest.approx(0.402)
+    assert split_cold_start(replace(measurement, full_latency_s=0.38), ready=READY) is None
+
+
 def test_records_carry_the_phases_of_their_own_container() -> None:
     result, _ = run(iter([container("a", 0), container("b", 0)]), requests=2, gap_s=0)
     first, second = records_of(result, context=CONTEXT, ready={"a": READY})
