@@ -15,7 +15,6 @@ failure is one sentence on standard error. With the argument `train` a training 
 import contextlib
 import errno
 import json
-import math
 import mmap
 import os
 import select
@@ -45,10 +44,7 @@ from inference_image.sizing import fitting_workers
 from inference_image.stopping import EXIT_STOPPED, end_now
 
 if TYPE_CHECKING:
-    import asyncio
-
     import uvicorn
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 EXIT_WORKERS: Final = 1
 EXIT_SETTINGS: Final = 2
@@ -67,16 +63,9 @@ _POLL_S: Final = 0.05
 # One caller who is told to come back may take this long, and send this much.
 _TURN_AWAY_S: Final = 1.0
 _TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
-# From connecting to the end of a request's header.
-_HEADER_WITHIN_S: Final = 30.0
-_MOST_HEADER_BYTES: Final = 65_536
 _HEARTBEAT_S: Final = 1.0
-# An answer's header waits so long for its body. What begins so is one, unlike 100 (Continue).
-_HEADER_WAITS_S: Final = 0.005
-# What a connection holds of a body before the request's handler sees and counts it.
-_BODY_PIECE_BYTES: Final = 1024 * 1024
-_FINAL_STATUS: Final = (b"HTTP/1.1 2", b"HTTP/1.1 3", b"HTTP/1.1 4", b"HTTP/1.1 5")
-# A worker whose queue is full accepts so many connections in one turn of its event loop.
+# A worker accepts so many connections in one turn of its event loop, and so many with a full queue.
+_ACCEPTED_AT_ONCE: Final = 16
 _REFUSED_AT_ONCE: Final = 64
 # uvicorn and gunicorn read these by themselves, and end with a traceback where one is not as they
 # expect. Here all that counts has a variable of its own.
@@ -87,8 +76,7 @@ _OF_OTHER_SERVERS: Final = (
 _SERVICE_MODULES: Final = (
     "uvicorn",
     "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.httptools_impl",
-    "inference_image.http_app",
+    "inference_image.http_protocol",
     "ai_edge_litert.interpreter",
 )
 # Workers that stop serve what has connected already; later callers are told to come back.
@@ -320,6 +308,7 @@ class _Listener(socket.socket):
     # How many connections may be accepted in one turn of the event loop; all, where it is None.
     at_once: Callable[[], int] | None = None
     _accepted = 0
+    _failed = False
 
     def listen(self, _backlog: int = _BACKLOG, /) -> None:
         super().listen(_BACKLOG)
@@ -327,11 +316,14 @@ class _Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection; `BlockingIOError` where none waits, or enough were accepted."""
         try:
-            if self.at_once is not None and self._accepted >= self.at_once():
+            if self._failed or (self.at_once is not None and self._accepted >= self.at_once()):
                 raise BlockingIOError
             accepted = super().accept()
-        except OSError:
+        except OSError as error:
             self._accepted = 0
+            # Out of files asyncio pauses for a second, but goes on with its turn as often as its
+            # backlog is long, logs each time, and ends each pause.
+            self._failed = not isinstance(error, BlockingIOError)
             raise
         self._accepted += 1
         return accepted
@@ -371,6 +363,7 @@ def _run_worker(
     import uvicorn
 
     from inference_image.http_app import ContainerStart, create_app
+    from inference_image.http_protocol import allowed_connections, bounded_protocol
 
     log.in_background()
     imports_ms = round((time.perf_counter() - begun) * 1000, 1)
@@ -400,14 +393,15 @@ def _run_worker(
         metrics=metrics,
         slot=slot,
     )
-    if settings.workers > 1:
-        # The first of several workers to wake would take all who wait, and leave none to the
-        # others. Once its queue is full it takes them to refuse them, and many at once cost less.
-        listener.at_once = lambda: _REFUSED_AT_ONCE if app.is_full() else 1
+    # The first of several workers to wake would take all who wait, and leave none to the others.
+    # Once its queue is full it takes them to refuse them, and many at once cost less. One alone
+    # takes a few, so that those without a request give way before its files are used up.
+    at_once = 1 if settings.workers > 1 else _ACCEPTED_AT_ONCE
+    listener.at_once = lambda: _REFUSED_AT_ONCE if app.is_full() else at_once
     _log_server(log)
     config = uvicorn.Config(
         app,
-        http=_protocol_class(),
+        http=bounded_protocol(allowed_connections()),
         lifespan="on",
         ws="none",
         log_config=None,
@@ -433,12 +427,14 @@ def _log_server(log: JsonLog) -> None:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            log.warning("http_server", message=record.getMessage())
+            log.warning("http_server", message=record.getMessage().partition("\n")[0])
 
-    server_log = logging.getLogger("uvicorn")
-    server_log.setLevel(logging.WARNING)
-    server_log.propagate = False
-    server_log.addHandler(Handler())
+    # asyncio says why no connection can be accepted, with a traceback and the caller's address.
+    for name in ("uvicorn", "asyncio"):
+        server_log = logging.getLogger(name)
+        server_log.setLevel(logging.WARNING)
+        server_log.propagate = False
+        server_log.addHandler(Handler())
 
 
 def _server_class(heartbeat: Callable[[], None] | None = None) -> "type[uvicorn.Server]":
@@ -512,215 +508,6 @@ def _server_class(heartbeat: Callable[[], None] | None = None) -> "type[uvicorn.
             yield
 
     return Server
-
-
-def _protocol_class() -> "type[HttpToolsProtocol]":
-    import asyncio
-
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    from inference_image.http_app import CLOSING, problem_text
-
-    class Protocol(HttpToolsProtocol):
-        """Closes a connection on which a request's header does not end in time, or is too long.
-
-        uvicorn itself bounds only the pause after an answer, so that whoever connects and
-        sends nothing, or a byte a minute, would keep the connection for ever; and its C parser
-        takes a header of any length.
-        """
-
-        _overdue: asyncio.TimerHandle | None = None
-        # Of a request that was turned away: bytes still to come, and what to do then.
-        _skipped_left = 0
-        _closes = False
-        _refused_s = -math.inf
-        _header_bytes = 0
-        # A message has begun to arrive; and its header is complete.
-        _begun = False
-        _in_message = False
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(_OneWrite(transport, self.loop))  # type: ignore[arg-type]
-            self._closing: set[Callable[[], None]] = set()
-            self._expect_header()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_waiting()
-            super().connection_lost(exc)
-            for tell in tuple(self._closing):
-                tell()
-
-        def data_received(self, data: bytes) -> None:
-            if self._skipped_left:
-                skipped = min(self._skipped_left, len(data))
-                self._skipped_left -= skipped
-                if self._closes and not self._skipped_left:
-                    self.transport.close()
-                if skipped == len(data):
-                    return
-                data = data[skipped:]
-            if self._turns_away(data):
-                return
-            in_header = self._overdue is not None
-            super().data_received(data)
-            if self._in_message or not (self.cycle is None or self.cycle.response_complete):
-                return
-            # The header is still due; or it is the next one, after a body that was refused
-            # before it had arrived.
-            if self._overdue is None:
-                self._expect_header()
-            elif in_header:
-                self._header_bytes += len(data)
-                if self._header_bytes > _MOST_HEADER_BYTES and not self.transport.is_closing():
-                    self.send_400_response("The request's header is too long.")
-
-        def send_400_response(self, msg: str) -> None:
-            """What is no HTTP gets a problem as well; the connection ends with it."""
-            body = problem_text(400, f"{msg.rstrip('.')}.").encode()
-            added = b"".join(
-                name + b": " + value + b"\r\n" for name, value in self.server_state.default_headers
-            )
-            self.transport.write(
-                b"HTTP/1.1 400 Bad Request\r\n"
-                + added
-                + f"content-type: {MEDIA_PROBLEM}\r\ncontent-length: {len(body)}\r\n".encode()
-                + b"connection: close\r\n\r\n"
-                + body
-            )
-            self.transport.close()
-
-        def on_message_begin(self) -> None:
-            self._begun = True
-            super().on_message_begin()
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            self._header_bytes += len(name) + len(value)
-            if self._header_bytes > 2 * _MOST_HEADER_BYTES:
-                # The parser stops, and the sender is answered 400.
-                raise ValueError("too many headers or trailers")
-            super().on_header(name, value)
-
-        def on_headers_complete(self) -> None:
-            self._stop_waiting()
-            self._in_message = True
-            self.scope["extensions"] = {CLOSING: self._closing}  # type: ignore[dict-item]
-            super().on_headers_complete()
-
-        def on_body(self, body: bytes) -> None:
-            """Hands a body over whole, or in large pieces.
-
-            uvicorn wakes the handler for each piece that the kernel has, and stops reading at
-            64 KiB until it has run: 30 turns of the event loop for a photograph of 1 MB.
-            """
-            cycle = self.cycle
-            if cycle.response_complete:
-                return
-            cycle.body += body
-            if len(cycle.body) >= _BODY_PIECE_BYTES:
-                self.flow.pause_reading()
-                cycle.message_event.set()
-
-        def on_message_complete(self) -> None:
-            self._begun = self._in_message = False
-            super().on_message_complete()
-            # A large body has stopped the reading; unread, a closed connection is not noticed.
-            # Requests sent ahead of their turn stay unread.
-            if not self.pipeline:
-                self.flow.resume_reading()
-
-        def _turns_away(self, data: bytes) -> bool:
-            """Whether this was a request that found the queue full, and is answered."""
-            answering = self.cycle is not None and not self.cycle.response_complete
-            if self._begun or answering:
-                return False
-            refused = self.config.app.turn_away(  # type: ignore[union-attr]
-                data, self.server_state.default_headers
-            )
-            if refused is None:
-                return False
-            answer, self._skipped_left, self._closes = refused
-            self._stop_waiting()
-            self.transport.write_now(answer)  # type: ignore[attr-defined]
-            if self._closes and not self._skipped_left:
-                self.transport.close()
-            else:
-                # Also the time within which the rest of the body must come.
-                self._refused_s = self.loop.time()
-                if self.timeout_keep_alive_task is None:
-                    self._keep_alive(self.timeout_keep_alive)
-            return True
-
-        def _keep_alive(self, seconds: float) -> None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                seconds, self.timeout_keep_alive_handler
-            )
-
-        def timeout_keep_alive_handler(self) -> None:
-            # One timer for many refusals: to set it anew for each would cost as much as to refuse.
-            left_s = self._refused_s + self.timeout_keep_alive - self.loop.time()
-            if left_s > 0:
-                self._keep_alive(left_s)
-            else:
-                super().timeout_keep_alive_handler()
-
-        def _expect_header(self) -> None:
-            self._header_bytes = 0
-            self._overdue = self.loop.call_later(_HEADER_WITHIN_S, self._give_up)
-
-        def _stop_waiting(self) -> None:
-            self._header_bytes = 0
-            if self._overdue is not None:
-                self._overdue.cancel()
-                self._overdue = None
-
-        def _give_up(self) -> None:
-            self._overdue = None
-            self.transport.close()
-
-    return Protocol
-
-
-class _OneWrite:
-    """A transport that sends an answer's header and body in one piece.
-
-    uvicorn writes them one after the other, and each is a call of the kernel, for which the
-    interpreter is given away and waited for. So a header waits for what follows it: the body, or
-    the end of a moment.
-    """
-
-    def __init__(self, transport: Any, loop: Any) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._header = b""
-        self._overdue: asyncio.TimerHandle | None = None
-
-    def write(self, data: bytes) -> None:
-        """Send at once, with the header that waits; a header alone is sent soon."""
-        if self._header or not data.startswith(_FINAL_STATUS):
-            self.write_now(data)
-        else:
-            self._header = data
-            self._overdue = self._loop.call_later(_HEADER_WAITS_S, self._flush)
-
-    def write_now(self, data: bytes) -> None:
-        """Send what waits, and this, at once."""
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
-        header, self._header = self._header, b""
-        self._transport.write(header + data if header else data)
-
-    def close(self) -> None:
-        """Close when everything has been sent."""
-        self._flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def _flush(self) -> None:
-        if self._header:
-            self.write_now(b"")
 
 
 class _Supervisor:

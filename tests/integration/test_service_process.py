@@ -482,6 +482,24 @@ def test_ping_is_quick_while_every_worker_is_busy() -> None:
     assert slowest < 2.0
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_many_connections_that_do_nothing_keep_nobody_out(workers: str) -> None:
+    """Three times as many as the process may open files."""
+    environment = {"MODEL_SERVER_WORKERS": workers, "DR_SERVING_MODE": "realtime"}
+    few_files = ("sh", "-c", 'ulimit -n 100; exec "$@"', "sh")
+    served = Served(TINY_MODEL, environment=environment, prefix=few_files)
+    with running(served), contextlib.ExitStack() as crowd:
+        wait_until(lambda: count(served, "ready") == int(workers))
+        address = ("127.0.0.1", served.connect().port)
+        for _ in range(300):
+            crowd.enter_context(socket.create_connection(address, timeout=30))
+        assert served.request("GET", "/ping").status == 200
+        assert invoke(served).status == 200
+        stop(served)
+        assert served.end() == 0
+        assert served.sentences() == []
+
+
 @contextlib.contextmanager
 def open_copy() -> Iterator[Path]:
     """The service and a model where every user may read them, in a folder of its own."""

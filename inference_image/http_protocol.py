@@ -1,0 +1,347 @@
+"""One connection of a caller, as far as it may go: in front of uvicorn's own protocol.
+
+    >>> config = uvicorn.Config(app, http=bounded_protocol(4096))
+
+uvicorn takes a connection for what a good client makes of it. Here a worker stays answerable
+whoever connects: time and size of a header, requests sent ahead of their turn, answers that nobody
+reads and connections that do nothing are bounded, and what finds the queue full is refused unread.
+
+Imports uvicorn, so that only workers import this.
+"""
+
+import asyncio
+import math
+import re
+import resource
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from inference_image.contract import MEDIA_PROBLEM
+from inference_image.http_app import CLOSING, problem_text
+
+# From connecting to the end of a request's header.
+_HEADER_WITHIN_S: Final = 30.0
+_MOST_HEADER_BYTES: Final = 65_536
+# An answer's header waits so long for its body. What begins so is one, unlike 100 (Continue).
+_HEADER_WAITS_S: Final = 0.005
+# What a connection holds of a body before the request's handler sees and counts it.
+_BODY_PIECE_BYTES: Final = 1024 * 1024
+_FINAL_STATUS: Final = (b"HTTP/1.1 2", b"HTTP/1.1 3", b"HTTP/1.1 4", b"HTTP/1.1 5")
+# Some of an answer must be read within this time once the buffers in between are full.
+_READ_WITHIN_S: Final = 30.0
+# Requests on one connection that wait for the answers before theirs; each takes some kilobytes.
+_MOST_AHEAD: Final = 32
+# Connections of one worker, where as many files may be open. Beside them are its own, connections
+# that have just been accepted and others that are being closed.
+MOST_CONNECTIONS: Final = 4096
+_OTHER_FILES: Final = 256
+_UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
+_HEAD_ENDS: Final = b"\r\n\r\n"
+
+
+def allowed_connections() -> int:
+    """As many connections as one process may hold; raises its limit of open files for them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    unlimited = soft == resource.RLIM_INFINITY
+    return (
+        MOST_CONNECTIONS
+        if unlimited
+        else min(MOST_CONNECTIONS, soft - min(_OTHER_FILES, soft // 2))
+    )
+
+
+def bounded_protocol(most_connections: int) -> "type[Protocol]":
+    """The protocol of one worker, which holds at most so many connections."""
+
+    class Bounded(Protocol):
+        most = most_connections
+        idle: ClassVar[dict[Protocol, None]] = {}
+
+    return Bounded
+
+
+class Protocol(HttpToolsProtocol):
+    """A connection that ends when its caller takes too long, sends too much or reads too little.
+
+    uvicorn itself bounds only the pause after an answer, so that whoever connects and
+    sends nothing, or a byte a minute, would keep the connection for ever; and its C parser
+    takes a header of any length.
+    """
+
+    most: ClassVar[int] = MOST_CONNECTIONS
+    # Those without a request in hand, the one that has waited longest first.
+    idle: ClassVar["dict[Protocol, None]"] = {}
+
+    _unread: asyncio.TimerHandle | None = None
+    _unread_bytes = 0
+    _overdue: asyncio.TimerHandle | None = None
+    # Of a request that was turned away: bytes still to come, and what to do then.
+    _skipped_left = 0
+    _closes = False
+    _refused_s = -math.inf
+    _header_bytes = 0
+    # A message has begun to arrive; and its header is complete.
+    _begun = False
+    _in_message = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_OneWrite(transport, self.loop))  # type: ignore[arg-type]
+        self._closing: set[Callable[[], None]] = set()
+        self._expect_header()
+        self._rest()
+        if len(self.connections) > self.most:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.idle.pop(self, None)
+        self._stop_waiting()
+        self._stop_watching()
+        super().connection_lost(exc)
+        for tell in tuple(self._closing):
+            tell()
+
+    def data_received(self, data: bytes) -> None:
+        if self._skipped_left:
+            skipped = min(self._skipped_left, len(data))
+            self._skipped_left -= skipped
+            if self._closes and not self._skipped_left:
+                self.transport.close()
+            if skipped == len(data):
+                return
+            data = data[skipped:]
+        if self._turns_away(data):
+            return
+        in_header = self._overdue is not None
+        super().data_received(data if self._in_message else _without_upgrade(data))
+        if self._in_message or not (self.cycle is None or self.cycle.response_complete):
+            return
+        # The header is still due; or it is the next one, after a body that was refused
+        # before it had arrived.
+        if self._overdue is None:
+            self._expect_header()
+        elif in_header:
+            self._header_bytes += len(data)
+            if self._header_bytes > _MOST_HEADER_BYTES and not self.transport.is_closing():
+                self.send_400_response("The request's header is too long.")
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP gets a problem as well; the connection ends with it."""
+        self._end_with(b"400 Bad Request", problem_text(400, f"{msg.rstrip('.')}.").encode())
+
+    def _end_with(self, status: bytes, body: bytes) -> None:
+        added = b"".join(
+            name + b": " + value + b"\r\n" for name, value in self.server_state.default_headers
+        )
+        self.transport.write(
+            b"HTTP/1.1 %b\r\n" % status
+            + added
+            + f"content-type: {MEDIA_PROBLEM}\r\ncontent-length: {len(body)}\r\n".encode()
+            + b"connection: close\r\n\r\n"
+            + body
+        )
+        self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._begun = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > 2 * _MOST_HEADER_BYTES:
+            # The parser stops, and the sender is answered 400.
+            raise ValueError("too many headers or trailers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        # The parser stops, and the sender is answered 400: it would not read the body of a request
+        # for another protocol, and each request ahead of its turn takes memory.
+        if self.parser.should_upgrade():
+            raise ValueError("another protocol is asked for")
+        if len(self.pipeline) >= _MOST_AHEAD:
+            raise ValueError("too many requests ahead of their turn")
+        self._in_message = True
+        self.idle.pop(self, None)
+        self.scope["extensions"] = {CLOSING: self._closing}  # type: ignore[dict-item]
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Hands a body over whole, or in large pieces.
+
+        uvicorn wakes the handler for each piece that the kernel has, and stops reading at
+        64 KiB until it has run: 30 turns of the event loop for a photograph of 1 MB.
+        """
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) >= _BODY_PIECE_BYTES:
+            self.flow.pause_reading()
+            cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        self._begun = self._in_message = False
+        super().on_message_complete()
+        # A large body has stopped the reading; unread, a closed connection is not noticed.
+        # Requests sent ahead of their turn stay unread.
+        if not self.pipeline:
+            self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._rest()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is None:
+            self._watch()
+
+    def resume_writing(self) -> None:
+        self._stop_watching()
+        super().resume_writing()
+
+    def _watch(self) -> None:
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(_READ_WITHIN_S, self._end_unread)
+
+    def _stop_watching(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _end_unread(self) -> None:
+        if self.transport.get_write_buffer_size() < self._unread_bytes:
+            self._watch()
+        else:
+            # To close would be to wait until all is read.
+            self.transport.abort()
+
+    def _rest(self) -> None:
+        self.idle.pop(self, None)
+        self.idle[self] = None
+
+    def _make_room(self) -> None:
+        """Let the connection go that has been without a request for longest."""
+        longest = next(iter(self.idle))
+        if longest is not self:
+            # It is told of its end in a later turn, when others have come.
+            del self.idle[longest]
+            longest.transport.abort()
+            return
+        detail = f"{self.most} connections are busy, which is the limit; try again."
+        body = problem_text(503, detail, retry_after_s=1.0).encode()
+        self._end_with(b"503 Service Unavailable", body)
+
+    def _turns_away(self, data: bytes) -> bool:
+        """Whether this was a request that found the queue full, and is answered."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        # Who does not read is answered in the ordinary way, which waits for it.
+        if self._begun or answering or self.flow.write_paused:
+            return False
+        refused = self.config.app.turn_away(  # type: ignore[union-attr]
+            data, self.server_state.default_headers
+        )
+        if refused is None:
+            return False
+        answer, self._skipped_left, self._closes = refused
+        self._stop_waiting()
+        self._rest()
+        self.transport.write_now(answer)  # type: ignore[attr-defined]
+        if self._closes and not self._skipped_left:
+            self.transport.close()
+        else:
+            # Also the time within which the rest of the body must come.
+            self._refused_s = self.loop.time()
+            if self.timeout_keep_alive_task is None:
+                self._keep_alive(self.timeout_keep_alive)
+        return True
+
+    def _keep_alive(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            seconds, self.timeout_keep_alive_handler
+        )
+
+    def timeout_keep_alive_handler(self) -> None:
+        # One timer for many refusals: to set it anew for each would cost as much as to refuse.
+        left_s = self._refused_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._keep_alive(left_s)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _expect_header(self) -> None:
+        self._header_bytes = 0
+        self._overdue = self.loop.call_later(_HEADER_WITHIN_S, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        self._header_bytes = 0
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def _give_up(self) -> None:
+        self._overdue = None
+        self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Where a header begins: the same without the wish for another protocol.
+
+    A server may pass it over (RFC 9110, 7.8), as nginx does. The parser would leave the body
+    unread; Java's client asks for HTTP/2 with the first request of each connection.
+    """
+    end = data.find(_HEAD_ENDS)
+    head = data if end < 0 else data[:end]
+    if b"upgrade:" not in head.lower():
+        return data
+    return _UPGRADE.sub(b"\r\nx-other", head) + data[len(head) :]
+
+
+class _OneWrite:
+    """A transport that sends an answer's header and body in one piece.
+
+    uvicorn writes them one after the other, and each is a call of the kernel, for which the
+    interpreter is given away and waited for. So a header waits for what follows it: the body, or
+    the end of a moment.
+    """
+
+    def __init__(self, transport: Any, loop: Any) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._header = b""
+        self._overdue: asyncio.TimerHandle | None = None
+
+    def write(self, data: bytes) -> None:
+        """Send at once, with the header that waits; a header alone is sent soon."""
+        if self._header or not data.startswith(_FINAL_STATUS):
+            self.write_now(data)
+        else:
+            self._header = data
+            self._overdue = self._loop.call_later(_HEADER_WAITS_S, self._flush)
+
+    def write_now(self, data: bytes) -> None:
+        """Send what waits, and this, at once."""
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        header, self._header = self._header, b""
+        self._transport.write(header + data if header else data)
+
+    def close(self) -> None:
+        """Close when everything has been sent."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._header:
+            self.write_now(b"")

@@ -1,0 +1,429 @@
+"""A caller's connection: what is bounded about it, and what good clients may rely on."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from inference_image import http_protocol
+from inference_image.http_app import CLOSING
+
+
+@asynccontextmanager
+async def _listening(app: Any, *, most: int = 100) -> AsyncIterator[tuple[str, int]]:
+    """The service's HTTP protocol in front of an application, and its address."""
+    protocol = http_protocol.bounded_protocol(most)
+    config = uvicorn.Config(app, http=protocol, lifespan="off", log_config=None)
+    config.load()
+    server = uvicorn.Server(config)
+    listening = await asyncio.get_running_loop().create_server(
+        lambda: config.http_protocol_class(  # type: ignore[call-arg]
+            config=config, server_state=server.server_state, app_state={}
+        ),
+        "127.0.0.1",
+        0,
+    )
+    async with listening:
+        yield listening.sockets[0].getsockname()
+
+
+async def _answer_to(app: Any, chunks: Iterable[bytes], *, pause_s: float = 0.0) -> bytes:
+    """All that it says to what is sent, until it closes."""
+    async with _listening(app) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        try:
+            # Who sends more than is read is reset, and may or may not see the answer.
+            with suppress(ConnectionError):
+                for chunk in chunks:
+                    writer.write(chunk)
+                    await writer.drain()
+                    await asyncio.sleep(pause_s)
+            with suppress(ConnectionError):
+                return await asyncio.wait_for(reader.read(), 60)
+            return b"reset"
+        finally:
+            writer.close()
+
+
+class _App:
+    """An application whose queue is never full, or whose queue always is."""
+
+    def __init__(self, *, full: bool = False) -> None:
+        self._full = full
+
+    def turn_away(self, _data: bytes, _headers: object) -> tuple[bytes, int, bool] | None:
+        return (b"HTTP/1.1 429 Full\r\ncontent-length: 0\r\n\r\n", 0, True) if self._full else None
+
+    async def __call__(self, scope: object, receive: Any, send: Any) -> None:
+        raise AssertionError("no request was made")
+
+
+class _RefusesUnread(_App):
+    """Answers before the body has come, as the service does where it is too large."""
+
+    async def __call__(self, scope: object, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 413, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Reads(_App):
+    async def __call__(self, scope: object, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /ping HTTP/1.1\r\nHost", b"\r\n"])
+def test_a_header_that_does_not_end_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(http_protocol, "_HEADER_WITHIN_S", 0.2)
+    begun = time.perf_counter()
+    asyncio.run(_answer_to(_App(), [sent]))
+    # It ends because the connection does; without that it would wait a minute and fail.
+    assert time.perf_counter() - begun > 0.1
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"x" * 9000, b"X-Name: value\r\n" * 700, b"X-" + b"n" * 30_000 + b": v\r\n"],
+)
+def test_a_header_without_end_is_refused_before_it_fills_the_memory(endless: bytes) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"GET /ping HTTP/1.1\r\nX-First: "
+        for _ in range(1000):
+            sent.append(len(endless))
+            yield endless
+
+    sent: list[int] = []
+    answer = asyncio.run(_answer_to(_App(), chunks(), pause_s=0.002))
+    assert answer == b"reset" or answer.startswith(b"HTTP/1.1 400 ")
+    assert sum(sent) < 1_000_000
+
+
+def test_trailers_without_end_are_refused() -> None:
+    head = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    trailers = [b"X-Name: value\r\n" * 700] * 200
+    answer = asyncio.run(_answer_to(_Reads(), [head, *trailers], pause_s=0.002))
+    assert answer == b"reset" or answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_only_what_begins_a_request_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "_HEADER_WITHIN_S", 0.2)
+    request = b"POST /invocations HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
+    full = _App(full=True)
+    assert asyncio.run(_answer_to(full, [request])).startswith(b"HTTP/1.1 429 ")
+    full.turn_away = lambda data, _: (
+        None if data.startswith(b"GET") else (b"HTTP/1.1 429 ", 0, True)
+    )  # type: ignore[method-assign]
+    hidden = [b"GET /ping HTTP/1.1\r\nX-Hidden: ", request[:-4]]
+    assert asyncio.run(_answer_to(full, hidden, pause_s=0.05)) == b""
+
+
+def test_the_rest_of_a_refused_body_is_no_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "_HEADER_WITHIN_S", 0.4)
+    size = 4 * 1024 * 1024
+    head = f"POST / HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode()
+    chunks = [head, *[bytes(65_536)] * (size // 65_536)]
+    answer = asyncio.run(_answer_to(_RefusesUnread(), chunks, pause_s=0.001))
+    # Nothing but the refusal: a 400 for the body's rest would reset the connection.
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("size", [0, 2_000_000])
+def test_an_application_is_told_when_the_sender_of_a_whole_body_leaves(size: int) -> None:
+    class Waits(_App):
+        left = False
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            # Nothing reads on while the prediction is waited for.
+            while (await receive()).get("more_body"):
+                pass
+            gone = asyncio.Event()
+            scope["extensions"][CLOSING].add(gone.set)
+            whole.set()
+            await asyncio.wait_for(gone.wait(), 5)
+            self.left = True
+
+    async def chunks() -> None:
+        head = f"POST / HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode()
+        async with _listening(app) as address:
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(head + bytes(size))
+            await writer.drain()
+            await asyncio.wait_for(whole.wait(), 5)
+            writer.close()
+            until = time.monotonic() + 5
+            while not app.left and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+
+    app, whole = Waits(), asyncio.Event()
+    asyncio.run(chunks())
+    assert app.left
+
+
+class _Answers(_App):
+    """Reads a body and says how long it was, once it may."""
+
+    def __init__(self, may: Any = None) -> None:
+        super().__init__()
+        self.bodies: list[bytes] = []
+        self._may = may
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body, more = body + message["body"], message["more_body"]
+        self.bodies.append(body)
+        if self._may is not None:
+            await self._may.wait()
+        text = str(len(body)).encode()
+        length = [(b"content-length", str(len(text)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": length})
+        await send({"type": "http.response.body", "body": text})
+
+
+LAST = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"
+
+
+def test_requests_sent_a_little_ahead_are_answered_in_their_order() -> None:
+    requests = [f"POST / HTTP/1.1\r\nContent-Length: {n}\r\n\r\n".encode() for n in range(1, 32)]
+    sent = b"".join(head + bytes(n) for n, head in enumerate(requests, 1)) + LAST
+    answer = asyncio.run(_answer_to(_Answers(), [sent]))
+    bodies = [part.split(b"\r\n\r\n")[1] for part in answer.split(b"HTTP/1.1 200 OK\r\n")[1:]]
+    assert bodies == [str(n).encode() for n in range(1, 32)] + [b"0"]
+
+
+def test_requests_sent_far_ahead_of_their_turn_end_the_connection() -> None:
+    """Each would take some kilobytes, and 14,000 fit into one read."""
+
+    async def send_ahead() -> bytes:
+        return await _answer_to(_Answers(asyncio.Event()), [b"GET / HTTP/1.1\r\n\r\n" * 10_000])
+
+    answer = asyncio.run(send_ahead())
+    assert answer == b"reset" or answer.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("upgrade", [b"Upgrade: h2c", b"UPGRADE:websocket"])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_wish_for_another_protocol_is_passed_over(upgrade: bytes, pieces: int) -> None:
+    """As Java's client sends it; the parser alone would take the body for another protocol."""
+    head = (
+        b"POST / HTTP/1.1\r\nContent-Length: 5\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+        + upgrade
+        + b"\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n"
+    )
+    sent = head + b"PHOTO" + LAST
+    app = _Answers()
+    chunks = [sent] if pieces == 1 else [head, b"PHOTO" + LAST]
+    answer = asyncio.run(_answer_to(app, chunks, pause_s=0.01))
+    assert app.bodies == [b"PHOTO", b""]
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+
+
+def test_a_wish_for_another_protocol_in_pieces_is_refused_and_no_body_lost() -> None:
+    app = _Answers()
+    pieces = [
+        b"POST / HTTP/1.1\r\nConnection: Upgrade\r\nContent-Length: 5\r\nUpgr",
+        b"ade: h2c\r\n\r\nPHOTO",
+    ]
+    answer = asyncio.run(_answer_to(app, pieces, pause_s=0.05))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert app.bodies == []
+
+
+def test_bytes_of_a_body_stay_as_they_are() -> None:
+    photograph = b"\r\nUpgrade: h2c\r\n\r\nupgrade:"
+    head = f"POST / HTTP/1.1\r\nContent-Length: {len(photograph)}\r\n\r\n".encode()
+    for chunks in ([head + photograph + LAST], [head, photograph[:9], photograph[9:], LAST]):
+        app = _Answers()
+        asyncio.run(_answer_to(app, chunks, pause_s=0.01))
+        assert app.bodies[0] == photograph
+
+
+def test_the_connection_without_a_request_for_longest_gives_way_to_a_new_one() -> None:
+    async def in_hand(app: _Answers, count: int) -> None:
+        while len(app.bodies) < count:
+            await asyncio.sleep(0.001)
+
+    async def crowd() -> list[bytes]:
+        may = asyncio.Event()
+        app = _Answers(may)
+        async with _listening(app, most=3) as address:
+            callers = [await asyncio.open_connection(*address) for _ in range(2)]
+            # The first has a request in hand, so it is the second that has to go.
+            callers[0][1].write(LAST)
+            await in_hand(app, 1)
+            callers += [await asyncio.open_connection(*address) for _ in range(2)]
+            said = [await callers[1][0].read()]
+            # All have a request: whoever comes now is told to come back.
+            for _, writer in callers[2:]:
+                writer.write(LAST)
+            await in_hand(app, 3)
+            callers.append(await asyncio.open_connection(*address))
+            said.append(await callers[4][0].read())
+            may.set()
+            said += [await callers[which][0].read() for which in (0, 2, 3)]
+            for _, writer in callers:
+                writer.close()
+            return said
+
+    gone, late, *answered = asyncio.run(asyncio.wait_for(crowd(), 60))
+    assert gone == b""
+    assert late.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"3 connections are busy" in late
+    assert [answer[:15] for answer in answered] == [b"HTTP/1.1 200 OK"] * 3
+
+
+def test_an_answer_that_nobody_reads_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While some of it is read, the connection stays."""
+    config = uvicorn.Config(_App(), lifespan="off", log_config=None)
+    config.load()
+    clock = _Clock()
+    calls: list[str] = []
+    left = [300_000]
+    transport = SimpleNamespace(
+        abort=lambda: calls.append("ended"),
+        get_write_buffer_size=lambda: left[0],
+        get_extra_info=lambda _name: None,
+    )
+    protocol = http_protocol.bounded_protocol(9)
+    connection = protocol(config, ServerState(), {}, clock)  # type: ignore[arg-type]
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    connection._stop_waiting()
+    connection.pause_writing()
+    # Who reads nothing is not answered unread either.
+    assert not connection._turns_away(b"POST")
+    for at_s in (31, 62, 93):
+        left[0] -= 1000
+        clock.run_until(at_s)
+    connection.resume_writing()
+    assert clock.timers == []
+    connection.pause_writing()
+    assert calls == []
+    clock.run_until(125)
+    assert calls == ["ended"]
+
+
+def test_a_process_may_open_as_many_files_as_it_needs() -> None:
+    code = (
+        "import resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, tuple(map(int, sys.argv[1:])));"
+        "from inference_image.http_protocol import allowed_connections;"
+        "print(allowed_connections(), r.getrlimit(r.RLIMIT_NOFILE)[0])"
+    )
+    for soft, hard, connections, files in (
+        (256, 256, 128, 256),
+        (256, 1000, 744, 1000),
+        (256, 8192, 4096, 4352),
+        (70, 70, 35, 70),
+    ):
+        command = [sys.executable, "-c", code, str(soft), str(hard)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout.split() == [str(connections), str(files)]
+
+
+def test_header_and_body_of_an_answer_are_one_write() -> None:
+    class Transport:
+        def __init__(self) -> None:
+            self.calls: list[bytes | str] = []
+
+        def write(self, data: bytes) -> None:
+            self.calls.append(data)
+
+        def close(self) -> None:
+            self.calls.append("closed")
+
+        def is_closing(self) -> bool:
+            return False
+
+    plain, clock = Transport(), _Clock()
+    transport = http_protocol._OneWrite(plain, clock)
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    transport.write(head)
+    assert plain.calls == []
+    assert not transport.is_closing()
+    transport.write(b"body")
+    assert plain.calls.pop() == head + b"body"
+    assert clock.timers == []
+    # More of the body, what tells the sender to go on, and an answer without a body.
+    for alone in (b"more", b"HTTP/1.1 100 Continue\r\n\r\n"):
+        transport.write(alone)
+        assert plain.calls.pop() == alone
+    transport.write(head)
+    transport.close()
+    assert plain.calls == [head, "closed"]
+    # A header whose body is long in coming goes ahead.
+    plain.calls.clear()
+    transport.write(head)
+    clock.run_until(0.004)
+    assert plain.calls == []
+    clock.run_until(1.0)
+    assert plain.calls.pop() == head
+    transport.write(b"body")
+    assert plain.calls.pop() == b"body"
+
+
+class _Clock:
+    """An event loop's time and timers, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Any:
+        timer = (self.now_s + seconds, call)
+        self.timers.append(timer)
+        return SimpleNamespace(cancel=lambda: self._cancel(timer))
+
+    def _cancel(self, timer: tuple[float, Callable[[], None]]) -> None:
+        # One that has fired may be cancelled too.
+        with suppress(ValueError):
+            self.timers.remove(timer)
+
+    def run_until(self, now_s: float) -> None:
+        self.now_s = now_s
+        for timer in [timer for timer in self.timers if timer[0] <= now_s]:
+            self.timers.remove(timer)
+            timer[1]()
+
+
+def test_a_refused_connection_closes_when_it_was_idle_since_its_last_refusal() -> None:
+    refusal = b"HTTP/1.1 429 Full\r\ncontent-length: 0\r\n\r\n"
+    app = _App(full=True)
+    app.turn_away = lambda _data, _headers: (refusal, 0, False)  # type: ignore[method-assign]
+    config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_keep_alive=75)
+    config.load()
+    clock = _Clock()
+    calls: list[bytes | str] = []
+    transport = SimpleNamespace(
+        write=calls.append,
+        close=lambda: calls.append("closed"),
+        is_closing=lambda: False,
+        get_extra_info=lambda _name: None,
+    )
+    connection = http_protocol.bounded_protocol(100)(config, ServerState(), {}, clock)  # type: ignore[arg-type]
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    for at_s in range(0, 200, 10):
+        clock.run_until(at_s)
+        connection.data_received(b"POST")
+    # One timer serves them all; the last refusal was at 190 s.
+    assert calls == [refusal] * 20
+    assert len(clock.timers) == 1
+    clock.run_until(264)
+    assert calls[20:] == []
+    clock.run_until(266)
+    assert calls[20:] == ["closed"]
