@@ -294,6 +294,15 @@ def local_deploy(
     deploy(stacks)
 
 
+MaxSideOption = Annotated[
+    int | None,
+    typer.Option(min=300, help="Make the photograph smaller first: pixels of its longer side."),
+]
+CropOption = Annotated[
+    bool, typer.Option("--crop", help="Cut off the black border before the photograph is sent.")
+]
+
+
 @bench_app.command("warm")
 def bench_warm(
     endpoints: Annotated[
@@ -306,9 +315,12 @@ def bench_warm(
         list[str] | None,
         typer.Option(help="A Lambda function on AWS, by its name; may be given several times."),
     ] = None,
+    function_url: FunctionUrlOption = None,
     photograph: Annotated[
         Path | None, typer.Option(help="What to send; a drawn photograph when left out.")
     ] = None,
+    crop: CropOption = False,
+    max_side_px: MaxSideOption = None,
     requests: Annotated[
         int, typer.Option(min=1, max=100_000, help="Counted requests to each endpoint.")
     ] = 25,
@@ -335,7 +347,10 @@ def bench_warm(
         endpoints or [],
         url=url,
         functions=function or [],
+        function_url=function_url,
         photograph=photograph,
+        crop=crop,
+        max_side_px=max_side_px,
         requests=requests,
         interval_s=interval_s,
         region=region,
@@ -378,13 +393,6 @@ OneEndpoint = Annotated[str | None, typer.Argument(help="A deployed endpoint (na
 UrlOption = Annotated[str | None, typer.Option(help="A service such as `dr serve` instead.")]
 SentOption = Annotated[
     Path | None, typer.Option("--photograph", help="What to send; drawn when left out.")
-]
-MaxSideOption = Annotated[
-    int | None,
-    typer.Option(min=300, help="Make the photograph smaller first: pixels of its longer side."),
-]
-CropOption = Annotated[
-    bool, typer.Option("--crop", help="Cut off the black border before the photograph is sent.")
 ]
 RegionOption = Annotated[str | None, typer.Option(help="AWS region of what is measured.")]
 SeedOption = Annotated[

@@ -15,8 +15,9 @@ from dr_cli.folders import result_folder
 from dr_cli.invocation import dr
 from dr_cli.panels import results_table
 from dr_cli.photographs import drawn_photograph, read_photograph
-from dr_cli.predict import endpoint_target, function_target, url_target
+from dr_cli.predict import endpoint_target, function_target, function_url_target, url_target
 from dr_cli.region import aws_region
+from dr_experiments.payloads import prepare
 from dr_experiments.provenance import machine_busy
 from dr_experiments.targets import Target
 
@@ -42,7 +43,10 @@ def bench_warm(
     *,
     url: str | None,
     functions: Sequence[str] = (),
+    function_url: str | None = None,
     photograph: Path | None,
+    crop: bool = False,
+    max_side_px: int | None = None,
     requests: int,
     interval_s: float,
     region: str | None,
@@ -52,9 +56,10 @@ def bench_warm(
 ) -> None:
     """See `dr bench warm --help`."""
     busy = machine_busy()
-    if bool(endpoints or functions) == bool(url):
+    if sum(map(bool, (endpoints or functions, url, function_url))) != 1:
         raise CommandError(
-            "name the endpoints to measure, functions with --function, or a service with --url"
+            "name the endpoints to measure, functions with --function, or a service with --url or "
+            "--function-url"
         )
     result_folder(out)
     if photograph:
@@ -62,11 +67,21 @@ def bench_warm(
     else:
         payload = drawn_photograph(seed=seed, grade=DRAWN_GRADE)
         words = f"a drawn photograph (seed {seed}, grade {DRAWN_GRADE})"
-    subject = _url(url, region=region) if url else _deployed(endpoints, functions, region=region)
+    try:
+        payload = prepare(payload, cropped=crop, max_side_px=max_side_px)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    if url:
+        subject, what = _url(url, region=region), f"--url {url}"
+    elif function_url:
+        subject, what = _function_url(function_url, region=region), f"--function-url {function_url}"
+    else:
+        subject = _deployed(endpoints, functions, region=region)
+        what = " ".join([*endpoints, *(f"--function {name}" for name in functions)])
     prices_of = subject.region
     options = f"--requests {requests} --interval-s {interval_s:g} --region {prices_of}"
-    named = [*endpoints, *(f"--function {name}" for name in functions)]
-    what = f"--url {url}" if url else " ".join(named)
+    options += " --crop" if crop else ""
+    options += f" --max-side-px {max_side_px}" if max_side_px else ""
     plan = Plan(
         title="Warm latency and cost of " + ("a service" if url else "deployed endpoints"),
         payload=payload,
@@ -156,6 +171,17 @@ def _url(url: str, *, region: str | None) -> _Subject:
         image_note="not known: a service behind a URL does not say what it runs from",
         local=False,
         region=region or PRICE_REGION,
+    )
+
+
+def _function_url(url: str, *, region: str | None) -> _Subject:
+    target, _ = function_url_target(url, region=region)
+    return _Subject(
+        targets=(target,),
+        image=None,
+        image_note="not known: the URL of a function does not say what it runs from",
+        local=False,
+        region=target.describe().region or PRICE_REGION,
     )
 
 

@@ -23,6 +23,8 @@ _COLOURS: Final = (
 )  # fmt: skip
 # Further apart than this, short latencies would be a line at the edge of a linear axis.
 _LOG_FROM: Final = 20
+# Characters of a name of which two stand side by side.
+_TWO_COLUMNS: Final = 44
 _CURVE: Final = tuple(int(10 ** (step / 8)) for step in range(16, 65))
 
 
@@ -169,7 +171,7 @@ def cost_figure(
     axes.set_ylabel(words("axis.month_usd"))
     _plain(axes.xaxis, words)
     _plain(axes.yaxis, words)
-    figure.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
+    _legend(figure, names)
     return figure
 
 
@@ -195,8 +197,14 @@ def curve_figure(
     axes.set_ylabel(words("axis.month_usd"))
     _plain(axes.xaxis, words)
     _plain(axes.yaxis, words)
-    figure.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
+    _legend(figure, names)
     return figure
+
+
+def _legend(figure: Any, names: Sequence[str]) -> None:
+    """Names above the axes, in one column where two would not fit the width."""
+    columns = 1 if max(map(len, names), default=0) > _TWO_COLUMNS else 2
+    figure.legend(loc="outside upper center", ncols=columns, fontsize=8, frameon=False)
 
 
 def png_bytes(figure: Any) -> bytes:

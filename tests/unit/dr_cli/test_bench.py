@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dr_cli import bench
+from dr_cli.errors import CommandError
 from dr_cli.experiment import CSV_FILE, REPORT_FILE
+from dr_experiments.records import read_jsonl
 from dr_experiments.targets import Payload, Reply, Target, TargetDescription
 from tests.unit.dr_experiments.fakes import FakeClock, FakeTarget
 
@@ -75,3 +78,29 @@ def test_an_interrupted_measurement_says_what_was_kept(
     # What is said to be kept is there, and no page of an earlier run looks current.
     assert (str(out / CSV_FILE) in screen) == (out / CSV_FILE).exists()
     assert not (out / REPORT_FILE).exists()
+
+
+def test_a_functions_url_is_measured_with_a_photograph_made_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = target(FakeTarget, "dr-function")
+    monkeypatch.setattr(bench, "function_url_target", lambda url, *, region: (asked, "AWS"))
+    common: dict[str, Any] = {
+        "photograph": None, "requests": 2, "interval_s": 0, "region": None,
+        "requests_per_hour": 720, "seed": 7,
+    }  # fmt: skip
+    sizes = []
+    for name, side in (("whole", None), ("small", 400)):
+        bench.bench_warm(
+            [], url=None, function_url="https://x.lambda-url.us-east-1.on.aws",
+            max_side_px=side, out=tmp_path / name, **common,
+        )  # fmt: skip
+        records = read_jsonl(tmp_path / name / "requests.jsonl")
+        assert [record.configuration for record in records] == ["dr-function"] * 3
+        sizes.append(records[0].bytes_in)
+    assert sizes[1] < sizes[0] / 2
+    page = (tmp_path / "small" / REPORT_FILE).read_text()
+    assert "--function-url https://x.lambda-url.us-east-1.on.aws" in page
+    assert "--max-side-px 400" in page
+    with pytest.raises(CommandError, match="name the endpoints to measure"):
+        bench.bench_warm(["a"], url=None, function_url="https://x", out=tmp_path, **common)
