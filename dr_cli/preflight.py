@@ -10,7 +10,7 @@ import json
 import re
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from dr_cli.console import make_console
 from dr_cli.errors import CommandError
 from dr_cli.findings import Finding, fault, good, show, unknown
 from dr_cli.region import aws_region
+from dr_cli.template_images import UNKNOWN, ImageName, MadeRepository, Templates
 
 SAGEMAKER: Final = "SageMaker"
 LAMBDA: Final = "Lambda"
@@ -62,6 +63,8 @@ class PlannedImage:
     uri: str
     architecture: str
     service: str = SAGEMAKER
+    # Where a stack makes the repository that the image is copied into.
+    repository: MadeRepository | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +139,7 @@ def findings(
     yield from _region_findings(region)
     yield from _bootstrap_findings(stacks, region, account, client_of("ssm"))
     yield from _quota_findings(stacks, region, client_of)
-    yield from _image_findings(stacks, region, account, client_of("ecr"), docker, pushed=pushed)
+    yield from _image_findings(stacks, region, account, client_of, docker, pushed=pushed)
 
 
 def read_assembly(folder: Path, stacks: Sequence[str]) -> list[PlannedStack]:
@@ -157,8 +160,9 @@ def read_assembly(folder: Path, stacks: Sequence[str]) -> list[PlannedStack]:
         known = ", ".join(sorted(stack.names[0] for stack in found))
         raise CommandError(f"{', '.join(absent)} is not in {folder}; it holds: {known}")
     built = frozenset(tag for stack in found for tag in stack.built_tags)
+    templates = Templates({stack.template: stack.names[-1] for stack in found})
     return [
-        _planned(stack, built)
+        _planned(stack, built, templates)
         for stack in sorted(found, key=lambda stack: stack.names[0])
         if not stacks or any(name in stack.names for name in stacks)
     ]
@@ -166,12 +170,20 @@ def read_assembly(folder: Path, stacks: Sequence[str]) -> list[PlannedStack]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Synthesized:
-    """A stack of an assembly, with the names that it goes by; the first is that of `cdk list`."""
+    """A stack of an assembly, with the names that it goes by.
+
+    The first is that of `cdk list`, the last the one that it is deployed under.
+    """
 
     names: tuple[str, ...]
     artifact: Mapping[str, Any]
     folder: Path
     built_tags: frozenset[str]
+
+    @property
+    def template(self) -> Path:
+        """Where its template lies."""
+        return self.folder / str(self.artifact["properties"]["templateFile"])
 
 
 def _stacks_in(folder: Path) -> list[_Synthesized]:
@@ -206,13 +218,13 @@ def _stacks_in(folder: Path) -> list[_Synthesized]:
     return found
 
 
-def _planned(stack: _Synthesized, built: frozenset[str]) -> PlannedStack:
+def _planned(stack: _Synthesized, built: frozenset[str], templates: Templates) -> PlannedStack:
     name, artifact = stack.names[0], stack.artifact
     where = _ENVIRONMENT.fullmatch(artifact["environment"])
     if where is None:
         raise CommandError(f"stack {name} is for {artifact['environment']!r}, which is no account")
     properties = artifact["properties"]
-    resources = dict(_resources(stack.folder, properties["templateFile"]))
+    resources = dict(templates.resources(stack.template))
     instances: Counter[str] = Counter()
     concurrency = 0
     architectures: dict[str, str] = {}
@@ -241,29 +253,50 @@ def _planned(stack: _Synthesized, built: frozenset[str]) -> PlannedStack:
         ),
         instances=dict(instances),
         concurrency=concurrency,
-        images=tuple(_planned_images(name, resources, architectures)),
+        images=tuple(
+            _planned_images(
+                name,
+                resources,
+                architectures,
+                lambda address, value: templates.image_name(
+                    stack.folder / address.partition(":")[0], value
+                ),
+            )
+        ),
         built_tags=built,
     )
 
 
 def _planned_images(
-    stack: str, resources: _Resources, architectures: Mapping[str, str]
+    stack: str,
+    resources: _Resources,
+    architectures: Mapping[str, str],
+    name_of: Callable[[str, Any], ImageName | None],
 ) -> Iterator[PlannedImage]:
-    """Images of models and functions; `architectures` by the address of a model."""
+    """Images of models and functions; `architectures` by the address of a model.
+
+    `name_of` reads the name of an image off a value of the resource at an address.
+    """
     for address, resource in resources.items():
         given = resource.get("Properties", {})
         if resource["Type"] == "AWS::SageMaker::Model":
-            uri = _text(given["PrimaryContainer"]["Image"])
+            image = name_of(address, given["PrimaryContainer"]["Image"])
             architecture, service = architectures.get(address, limits.AMD64), SAGEMAKER
         elif resource["Type"] == "AWS::Lambda::Function":
-            uri, service = _text(given["Code"].get("ImageUri")), LAMBDA
+            image, service = name_of(address, given["Code"].get("ImageUri")), LAMBDA
             # As CloudFormation writes it; x86_64 where nothing is said.
             on_arm = given.get("Architectures") == [limits.ARM64]
             architecture = limits.ARM64 if on_arm else limits.AMD64
         else:
             continue
-        if uri is not None:
-            yield PlannedImage(stack=stack, uri=uri, architecture=architecture, service=service)
+        if image is not None:
+            yield PlannedImage(
+                stack=stack,
+                uri=image.uri,
+                architecture=architecture,
+                service=service,
+                repository=image.repository,
+            )
 
 
 def _variants(resources: _Resources) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -272,16 +305,6 @@ def _variants(resources: _Resources) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if resource["Type"] == "AWS::SageMaker::EndpointConfig":
             for variant in resource["Properties"]["ProductionVariants"]:
                 yield address, variant
-
-
-def _resources(folder: Path, template_file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Resources of a template and of the nested stacks in it, by file and logical id."""
-    template = json.loads((folder / template_file).read_text("utf-8"))
-    for logical_id, resource in template.get("Resources", {}).items():
-        yield f"{template_file}:{logical_id}", resource
-        nested = resource.get("Metadata", {}).get("aws:asset:path", "")
-        if resource["Type"] == "AWS::CloudFormation::Stack" and (folder / nested).is_file():
-            yield from _resources(folder, nested)
 
 
 def _referred(address: str, value: Any) -> str:
@@ -317,15 +340,6 @@ def _most_instances(config_id: str, resources: _Resources) -> int:
         ),
         default=0,
     )
-
-
-def _text(value: Any) -> str | None:
-    """A string of a template, with its `${…}` left in; None for what only a deployment knows."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict) and isinstance(value.get("Fn::Sub"), str):
-        return str(value["Fn::Sub"])
-    return None
 
 
 def _region_findings(region: str) -> Iterator[Finding]:
@@ -476,34 +490,45 @@ def _image_findings(
     stacks: Sequence[PlannedStack],
     region: str,
     account: str,
-    ecr: Any,
+    client_of: Any,
     docker: str | None,
     *,
     pushed: bool,
 ) -> Iterator[Finding]:
+    from botocore.exceptions import ClientError
+
+    ecr, cloudformation = client_of("ecr"), client_of("cloudformation")
     seen = set()
     to_build = set()
     for stack in stacks:
         for image in stack.images:
             # One image for two processors, or two services, is judged twice.
-            wanted = (image.uri, image.architecture, image.service)
+            wanted = (image.uri, image.repository, image.architecture, image.service)
             if wanted in seen:
                 continue
             seen.add(wanted)
-            match = _IMAGE.fullmatch(
-                image.uri.replace("${AWS::AccountId}", account).replace("${AWS::Region}", region)
-            )
-            if match is None:
-                yield unknown(f"image of {stack.name}", f"{image.uri} is known when it is deployed")
+            uri = image.uri.replace("${AWS::AccountId}", account).replace("${AWS::Region}", region)
+            if image.repository is not None:
+                try:
+                    name = _made_name(image.repository, cloudformation)
+                except ClientError as error:
+                    said = f"the stack {image.repository.stack} may not be looked at: {error}"
+                    yield unknown(f"image of {stack.name}", said)
+                    continue
+                uri = f"{account}/{name or UNKNOWN}:{uri.rpartition(':')[2]}"
+            match = _IMAGE.fullmatch(uri)
+            if match is None or (image.repository is None and UNKNOWN in uri):
+                yield unknown(f"image of {stack.name}", f"{uri} is known when it is deployed")
                 continue
-            finding = _image_finding(image, match, account, ecr)
+            finding = None if UNKNOWN in uri else _image_finding(image, match, account, ecr)
             if finding is None:
-                if match["tag"] in stack.built_tags and not pushed:
+                if not pushed and _is_built(match["tag"], stack.built_tags):
                     to_build.add(str(match["tag"]))
                 else:
                     yield fault(
                         f"image of {stack.name}",
-                        f"{match['repository']} has no image {match['tag'] or match['digest']}",
+                        f"{_repository_words(image, match)} has no image "
+                        f"{match['tag'] or match['digest']}",
                         fix="deploy the stack that builds it (without -c image=source-digest), or "
                         "push it there",
                     )
@@ -511,6 +536,35 @@ def _image_findings(
                 yield finding
     if to_build:
         yield _docker_finding(len(to_build), docker)
+
+
+def _is_built(tag: str | None, built: frozenset[str]) -> bool:
+    """Whether the deployment builds an image; a copy lacks the synthesizer's prefix of its tag."""
+    return tag is not None and any(it.endswith(tag) for it in built)
+
+
+def _made_name(repository: MadeRepository, cloudformation: Any) -> str | None:
+    """The name that CloudFormation gave a repository; None where there is none yet."""
+    from botocore.exceptions import ClientError
+
+    pages = cloudformation.get_paginator("list_stack_resources").paginate(
+        StackName=repository.stack
+    )
+    try:
+        for page in pages:
+            for it in page["StackResourceSummaries"]:
+                if it["LogicalResourceId"] == repository.logical_id:
+                    return it.get("PhysicalResourceId") or None
+    except ClientError as error:
+        if "does not exist" not in str(error):
+            raise
+    return None
+
+
+def _repository_words(image: PlannedImage, match: re.Match[str]) -> str:
+    if image.repository is None or UNKNOWN not in match["repository"]:
+        return str(match["repository"])
+    return f"the repository of the stack {image.repository.stack}, which is not there yet,"
 
 
 def _docker_finding(count: int, docker: str | None) -> Finding:

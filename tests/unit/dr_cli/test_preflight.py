@@ -1,5 +1,6 @@
 """`dr preflight`: what an account does not allow is said before anything is deployed."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,15 +9,23 @@ from typing import Any
 import aws_cdk as cdk
 import boto3
 import pytest
+from aws_cdk import aws_ecr as ecr
 from botocore.stub import Stubber
 from moto import mock_aws
 
-from constructs_lib import LambdaDREndpoint, RealtimeDREndpoint, Scaling, ServerlessDREndpoint
+from constructs_lib import (
+    InferenceImage,
+    InferenceImageRepo,
+    LambdaDREndpoint,
+    RealtimeDREndpoint,
+    Scaling,
+    ServerlessDREndpoint,
+)
 from constructs_lib.image_copy.index import DOCKER_MANIFEST, OCI_MANIFEST
 from dr_cli.errors import CommandError
 from dr_cli.findings import Finding, Level
 from dr_cli.preflight import PlannedStack, findings, read_assembly
-from tests.constructs_fixtures import ACCOUNT, REGION, an_artifact, an_image, new_app
+from tests.constructs_fixtures import ACCOUNT, REGION, an_artifact, an_image, make_context, new_app
 
 SAGEMAKER_QUOTAS = {
     "ml.m5.xlarge for endpoint usage": 4.0,
@@ -102,7 +111,7 @@ def told(account: Account, stacks: list[PlannedStack]) -> dict[str, Finding]:
     return found
 
 
-def push(account: Account, *, media_type: str = DOCKER_MANIFEST) -> str:
+def push(account: Account, *, media_type: str = DOCKER_MANIFEST, tag: str = "pushed") -> str:
     """An image in the repository `dr/serving`; its digest."""
     if not account.ecr.describe_repositories()["repositories"]:
         account.ecr.create_repository(repositoryName="dr/serving")
@@ -116,7 +125,7 @@ def push(account: Account, *, media_type: str = DOCKER_MANIFEST) -> str:
         repositoryName="dr/serving",
         imageManifest=json.dumps(manifest),
         imageManifestMediaType=media_type,
-        imageTag="pushed",
+        imageTag=tag,
     )
     return str(put["image"]["imageId"]["imageDigest"])
 
@@ -315,6 +324,100 @@ def unusual() -> Path:
     ServerlessDREndpoint(nested, "Small", model=model, image=an_image(), memory_mib=2048)
     LambdaDREndpoint(nested, "Function", model=model, image=graviton, memory_mib=1024)
     return Path(app.synth().directory)
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An app whose images are copied into repositories: of a stack, and one of the user's own."""
+    app = new_app(context={"aws:cdk:enable-asset-metadata": True})
+    context = make_context(tmp_path_factory.mktemp("service"))
+    env = cdk.Environment(account=ACCOUNT, region=REGION)
+    shared = cdk.Stack(app, "Shared", env=env, stack_name="clinic-shared")
+    clinic = cdk.Stack(
+        app, "Clinic", env=env, synthesizer=cdk.DefaultStackSynthesizer(docker_tag_prefix="dr-")
+    )
+    theirs = ecr.Repository.from_repository_name(clinic, "Repository", "dr/serving")
+
+    def image_of(stack: cdk.Stack, name: str, **props: Any) -> InferenceImage:
+        repo = InferenceImageRepo(stack, name, directory=context, **props)
+        return repo.image(architecture="amd64")
+
+    images = {
+        "Shared": image_of(shared, "Images", own_repository=True),
+        "Own": image_of(clinic, "Images", own_repository=True),
+        "Theirs": image_of(clinic, "Copies", repository=theirs),
+        "Existing": InferenceImage.from_repository(
+            theirs, digest=f"sha256:{'56' * 32}", architecture="amd64"
+        ),
+    }
+    model = an_artifact(clinic)
+    nested = cdk.NestedStack(clinic, "Nested")
+    for name, image in images.items():
+        ServerlessDREndpoint(clinic, f"On{name}", model=model, image=image, memory_mib=2048)
+        LambdaDREndpoint(nested, name, model=model, image=image, memory_mib=1024)
+    return Path(app.synth().directory)
+
+
+def test_an_image_is_found_in_the_repository_that_a_stack_makes(copied: Path) -> None:
+    clinic, _ = read_assembly(copied, [])
+    assert clinic.name == "Clinic"
+    found = {
+        service: sorted(
+            it.repository.stack if it.repository else it.uri.partition("/")[2].partition(":")[0]
+            for it in clinic.images
+            if it.service == service
+        )
+        for service in ("SageMaker", "Lambda")
+    }
+    # By its export, by its reference, and nested by the parameters of the nested stack.
+    expected = ["Clinic", "clinic-shared", "dr/serving", "dr/serving@sha256"]
+    assert found == {"SageMaker": expected, "Lambda": expected}
+
+
+def test_before_the_first_deployment_such_images_are_to_be_built(
+    account: Account, copied: Path
+) -> None:
+    stacks = read_assembly(copied, [])
+    account.ecr.create_repository(repositoryName="dr/serving")
+    found = told(account, stacks)
+    assert found["Docker"].level is Level.GOOD
+    # The one that no deployment builds is missed.
+    assert "dr/serving has no image sha256:5656" in found["image of Clinic"].text
+    asked = findings(stacks, region=REGION, client_of=account.client, docker="29", pushed=True)
+    missed = [it.text for it in asked if it.level is Level.FAULT and "image" in it.subject]
+    for stack in ("Clinic", "clinic-shared"):
+        words = f"the repository of the stack {stack}, which is not there yet, has no image"
+        assert any(it.startswith(words) for it in missed)
+
+
+@pytest.mark.parametrize("media_type", [DOCKER_MANIFEST, OCI_MANIFEST])
+def test_once_deployed_such_an_image_is_judged(
+    account: Account, copied: Path, media_type: str
+) -> None:
+    clinic, _ = read_assembly(copied, [])
+    image = next(
+        it
+        for it in clinic.images
+        if it.service == "SageMaker" and it.repository and it.repository.stack == "clinic-shared"
+    )
+    assert image.repository is not None
+    template = {
+        "Resources": {
+            image.repository.logical_id: {
+                "Type": "AWS::ECR::Repository",
+                "Properties": {"RepositoryName": "dr/serving"},
+            }
+        }
+    }
+    cloudformation = boto3.client("cloudformation", region_name=REGION)
+    cloudformation.create_stack(StackName="clinic-shared", TemplateBody=json.dumps(template))
+    push(account, media_type=media_type, tag=image.uri.rpartition(":")[2])
+    only = dataclasses.replace(clinic, images=(image,))
+    finding = told(account, [only])["image of Clinic"]
+    if media_type == DOCKER_MANIFEST:
+        assert (finding.level, finding.text.partition(";")[0]) == (Level.UNKNOWN, "is there")
+    else:
+        assert (finding.level, "that SageMaker refuses" in finding.text) == (Level.FAULT, True)
 
 
 @pytest.mark.parametrize("name", ["Prod/Clinic", "clinic-prod", "ProdClinic6B8B9B1F"])
