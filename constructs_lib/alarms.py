@@ -28,7 +28,8 @@ class AlarmOptions:
         server_errors: answers 5xx in a minute that are too many.
         latency_ms: 95th percentile of the time in the container, in milliseconds, that is too
             long. Cold starts are not in it.
-        actions: of each alarm when it rings and when it is over, an `SnsAction` for example.
+        actions: of each alarm when it rings and when it is over, an `SnsAction` for example; a
+            `LambdaAction` with `use_unique_permission_id=True`.
     """
 
     server_errors: int = 1
@@ -142,10 +143,38 @@ class EndpointAlarms(Construct):
             datapoints_to_alarm=_BAD_PERIODS,
             treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
         )
-        if self._actions:
-            alarm.add_alarm_action(*self._actions)
-            alarm.add_ok_action(*self._actions)
+        add_actions(alarm, self._actions, when_over=True)
         return alarm
+
+
+def add_actions(
+    alarm: cloudwatch.Alarm, actions: Sequence[cloudwatch.IAlarmAction], *, when_over: bool = False
+) -> None:
+    """Let `alarm` do `actions` when it rings, and `when_over` when it is over as well.
+
+    Raises:
+        ValidationError: a `LambdaAction` that is to serve several alarms and is made for one.
+    """
+    if not actions:
+        return
+    try:
+        alarm.add_alarm_action(*actions)
+        if when_over:
+            alarm.add_ok_action(*actions)
+    except RuntimeError as error:
+        # The CDK names the permission of each alarm alike, or after the alarm's own id, which
+        # alarms of two endpoints have in common (aws-cdk-lib 2.275, LambdaAction.bind).
+        if "AlarmPermission" not in str(error):
+            raise
+        raise ValidationError(
+            alarm.node.path,
+            [
+                (
+                    "actions must hold a LambdaAction that several alarms can share: "
+                    "LambdaAction(function, use_unique_permission_id=True)"
+                )
+            ],
+        ) from None
 
 
 def alarm_period() -> cdk.Duration:

@@ -17,6 +17,8 @@ from typing import Any, Final
 import aws_cdk as cdk
 from constructs import IConstruct
 
+from constructs_lib.statements import plain_sid
+
 AWS_SOLUTIONS: Final = "AwsSolutions"
 HIPAA: Final = "HIPAA.Security"
 NIST: Final = "NIST.800.53.R5"
@@ -289,7 +291,11 @@ def _wildcards(policy: cdk.CfnResource) -> Iterator[cdk.Acknowledgment]:
     document = stack.resolve(policy.policy_document)  # type: ignore[attr-defined]
     seen = set()
     for statement in document["Statement"]:
-        reason = _OF_THE_CDK_WILDCARDS if of_the_cdk else WILDCARDS.get(statement.get("Sid", ""))
+        reason = (
+            _OF_THE_CDK_WILDCARDS
+            if of_the_cdk
+            else WILDCARDS.get(plain_sid(statement.get("Sid", "")))
+        )
         if reason is None:
             continue
         for kind, key in (("Action", "Action"), ("Resource", "Resource")):

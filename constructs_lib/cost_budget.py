@@ -8,6 +8,7 @@ from constructs import Construct
 
 from constructs_lib.kinds import Kind, kind_faults
 from constructs_lib.rules import is_number, refuse, shown
+from constructs_lib.surroundings import refuse_place
 from constructs_lib.tokens import is_token
 
 COST_TAG: Final = "dr-endpoints:stage"
@@ -54,6 +55,7 @@ class CostBudget(Construct):
         tag: str = COST_TAG,
         tag_value: str = "default",
     ) -> None:
+        refuse_place(type(self), scope, construct_id)
         super().__init__(scope, construct_id)
         refuse(f"CostBudget {self.node.path}", kind_faults({"emails": emails}, {"emails": _EMAILS}))
         emails = emails or []

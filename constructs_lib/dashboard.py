@@ -10,6 +10,7 @@ from constructs import Construct
 from constructs_lib.dr_endpoint import DREndpoint
 from constructs_lib.kinds import TEXT, Kind, kind_faults
 from constructs_lib.rules import refuse
+from constructs_lib.surroundings import refuse_place
 from constructs_lib.tokens import is_token
 
 # Of one widget: https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html
@@ -51,6 +52,7 @@ class DREndpointDashboard(Construct):
         endpoints: Sequence[DREndpoint],
         dashboard_name: str | None = None,
     ) -> None:
+        refuse_place(type(self), scope, construct_id)
         super().__init__(scope, construct_id)
         refuse(
             f"DREndpointDashboard {self.node.path}",

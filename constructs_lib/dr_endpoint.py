@@ -1,5 +1,6 @@
 """What every endpoint is, on SageMaker and on Lambda: a name, a model, alarms, a probe."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from constructs import Construct, IDependable
 from constructs_lib import limits
 from constructs_lib.alarms import AlarmOptions, EndpointAlarms, alarm_period
 from constructs_lib.claimed_names import ALARMS, claim_name, name_faults
+from constructs_lib.encryption_keys import key_itself, key_of
 from constructs_lib.endpoint_options import (
     OPTION_KINDS,
     PART_KINDS,
@@ -24,7 +26,7 @@ from constructs_lib.endpoint_options import (
     Options,
 )
 from constructs_lib.inference_image_repo import InferenceImage
-from constructs_lib.kinds import Kind, kind_faults, required
+from constructs_lib.kinds import GRANTEE, Kind, kind_faults, required
 from constructs_lib.log_keys import let_logs_use
 from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.probe import GoldenImageProbe, ProbeOptions
@@ -36,9 +38,11 @@ from constructs_lib.rules import (
     tag_faults,
 )
 from constructs_lib.scaling import Scaling
+from constructs_lib.surroundings import refuse_place, role_faults, role_here
 from constructs_lib.tokens import known_text
 
 ALARMS_TOO_SLOW: Final = "dr-endpoints:alarmsSlowerThanShift"
+IN_ANOTHER_ACCOUNT: Final = "dr-endpoints:inAnotherAccount"
 
 _HASH_CHARACTERS: Final = 8
 # Two bad minutes, or two failed probes that are a minute apart.
@@ -71,6 +75,7 @@ def read_options(
     Raises:
         ValidationError: listing every value of another kind, and every unknown name.
     """
+    refuse_place(subject, scope, construct_id)
     path = "/".join(it for it in (scope.node.path, construct_id) if it)
     model_kind = required(_MODEL) if needs_model else _MODEL
     refuse(
@@ -82,7 +87,12 @@ def read_options(
             *kind_faults(_parts(options), PART_KINDS),
         ],
     )
-    return Options(**options)
+    chosen = Options(**options)
+    return dataclasses.replace(
+        chosen,
+        encryption_key=key_itself(chosen.encryption_key),
+        log_encryption_key=key_itself(chosen.log_encryption_key),
+    )
 
 
 def _parts(options: EndpointOptions) -> dict[str, object]:
@@ -143,6 +153,7 @@ class DREndpoint(Construct):
                 *faults,
                 *options.faults(),
                 *_region_faults(options, stack),
+                *role_faults(options.role, stack),
                 *tag_faults(options.tags or {}),
                 *endpoint_faults(
                     endpoint_name=named,
@@ -159,6 +170,7 @@ class DREndpoint(Construct):
             self, max_length=limits.ENDPOINT_NAME_CHARACTERS, separator="-"
         )
         claim_name(self, kinds=kinds, name=self.endpoint_name)
+        self._warn_of_other_accounts(options, stack)
         let_logs_use(options.log_encryption_key)
         # Made here, the log group has a retention and goes with the stack; the service itself
         # would make one that keeps every line for ever.
@@ -224,6 +236,47 @@ class DREndpoint(Construct):
             f"traffic_shift waits {shift.wait_s} s, and the slowest alarm rings "
             f"after {needed_s} s at the earliest: let wait_s be more than that",
         )
+
+    def _warn_of_other_accounts(self, options: Options, stack: cdk.Stack) -> None:
+        """Permissions of the role are half of it where the other side is another account's."""
+        here = known_text(stack.account)
+        bucket = None if self.model is None else self.model.bucket
+        key = None if bucket is None else key_of(bucket)
+        capture = options.data_capture
+        places = {"image": self.image.account}
+        for name, used in (
+            ("model", bucket),
+            ("the key of the model's bucket", key),
+            ("encryption_key", options.encryption_key),
+            ("log_encryption_key", options.log_encryption_key),
+            ("data_capture.bucket", None if capture is None else capture.bucket),
+        ):
+            places[name] = None if used is None else known_text(used.env.account)
+        others = [f"{name} ({it})" for name, it in places.items() if it not in (None, "", here)]
+        if here is None or not others:
+            return
+        cdk.Annotations.of(self).add_warning_v2(
+            IN_ANOTHER_ACCOUNT,
+            f"{', '.join(others)} in another account than the stack's, {here}: the role gets its "
+            "permissions here, and the policy there must allow the same, or the deployment fails",
+        )
+
+    def _execution_role(
+        self, options: Options, readable: Any, *, service: str, description: str
+    ) -> iam.IRole:
+        """The user's own role, or one that is named after what it may read."""
+        if options.role is not None:
+            return role_here(self, options.role)
+        return iam.Role(
+            self,
+            f"Role-{self._name_hash(readable)}",
+            assumed_by=iam.ServicePrincipal(service),
+            description=description,
+        )
+
+    def _refuse_grantee(self, grantee: object) -> None:
+        faults = kind_faults({"grantee": grantee}, {"grantee": GRANTEE})
+        refuse(f"{type(self).__name__} {self.node.path}", faults)
 
     def _name_hash(self, content: Any) -> str:
         """Hash of `content`, references resolved, for names that must follow what they say."""

@@ -1,5 +1,6 @@
 """What every endpoint takes beside its model, image and size, and objects that go in there."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypedDict
@@ -13,10 +14,12 @@ from aws_cdk import aws_s3 as s3
 
 from constructs_lib import limits
 from constructs_lib.alarms import AlarmOptions
-from constructs_lib.kinds import BUCKET, FLAG, KEY, PATH, TEXT, TEXTS, Kind, required
+from constructs_lib.encryption_keys import key_itself, key_of
+from constructs_lib.kinds import BUCKET, FLAG, KEY, PATH, ROLE, TEXT, TEXTS, Kind, required
 from constructs_lib.probe import ProbeOptions
 from constructs_lib.rules import bounded_fault
 from constructs_lib.scaling import ClinicHours, Scaling
+from constructs_lib.statements import allow
 from constructs_lib.traffic import TrafficShift
 
 
@@ -54,21 +57,19 @@ class DataCapture:
 
     def grant_write(self, role: iam.IRole) -> None:
         """Let `role` write objects below the prefix, and encrypt them where there is a key."""
-        role.add_to_principal_policy(
-            iam.PolicyStatement(
-                sid="WriteCapturedData",
-                actions=["s3:PutObject"],
-                resources=[self.bucket.arn_for_objects(f"{self.prefix.strip('/')}/*")],
-            )
+        allow(
+            role,
+            "WriteCapturedData",
+            ["s3:PutObject"],
+            [self.bucket.arn_for_objects(f"{self.prefix.strip('/')}/*")],
         )
-        key = self.encryption_key or self.bucket.encryption_key
+        key = key_itself(self.encryption_key) or key_of(self.bucket)
         if key is not None:
-            role.add_to_principal_policy(
-                iam.PolicyStatement(
-                    sid="EncryptCapturedData",
-                    actions=["kms:GenerateDataKey"],
-                    resources=[key.key_arn],
-                )
+            allow(
+                role,
+                "EncryptCapturedData",
+                ["kms:GenerateDataKey"],
+                [key.key_arn],
             )
 
 
@@ -88,11 +89,13 @@ class EndpointOptions(TypedDict, total=False):
     - `traffic_shift`: how an update moves requests, watched by the alarms (`TrafficShift`).
       Default: the platform's, at once and unwatched.
     - `scaling`: capacity by load and clinic hours (`Scaling`). Default: fixed.
-    - `role`: your own execution role, which the service must be able to assume. What the endpoint
-      needs is added to it, unless it is imported as one that may not change. Unlike the role
+    - `role`: your own execution role, which the service must be able to assume; endpoints may share
+      it. What the endpoint needs is added to it, unless it is imported as one that may not change;
+      to one that another stack makes, in a policy of this stack. Unlike the role
       that is made here it is the same for the model before and after an update, so that the one
       before may not be read again while an update runs. Default: a role for each package.
-    - `encryption_key`: KMS key of the instances' volumes; on Lambda of the environment. Default:
+    - `encryption_key`: KMS key of the instances' volumes; on Lambda of the environment. An alias
+      stands for its key, here and everywhere, unless the app knows only its name. Default:
       the service's own.
     - `vpc`, `vpc_subnets`, `security_groups`: where the container has its network; not on
       serverless. The VPC needs a way to S3. Default: no VPC; private subnets; a security group
@@ -143,7 +146,7 @@ OPTION_KINDS: Final[Mapping[str, Kind]] = {
         words="a TrafficShift, TrafficShift.canary() for example", types=(TrafficShift,)
     ),
     "scaling": Kind(words="Scaling(…)", types=(Scaling,)),
-    "role": Kind(words="an IAM role (for an ARN: iam.Role.from_role_arn)", attribute="role_arn"),
+    "role": dataclasses.replace(ROLE, optional=True),
     "encryption_key": KEY,
     "vpc": Kind(words="a VPC (for an id: ec2.Vpc.from_lookup)", attribute="select_subnets"),
     "vpc_subnets": Kind(words="ec2.SubnetSelection(…)", types=(ec2.SubnetSelection,)),

@@ -16,12 +16,15 @@ from constructs import Construct, IDependable
 
 import inference_image
 from constructs_lib import limits
+from constructs_lib.encryption_keys import key_itself
 from constructs_lib.image_repository import ImageCopier, make_repository
 from constructs_lib.kinds import (
     FLAG,
     KEY,
     PATH,
+    REMOVAL_POLICY,
     REPOSITORY,
+    ROLE,
     TEXT,
     TEXTS,
     Kind,
@@ -29,6 +32,8 @@ from constructs_lib.kinds import (
     required,
 )
 from constructs_lib.rules import refuse, shown, whole_number_fault
+from constructs_lib.statements import allow
+from constructs_lib.surroundings import refuse_place
 from constructs_lib.tokens import is_token, known_text
 from inference_image.contract import RUNTIME_LITERT, RUNTIMES
 
@@ -60,7 +65,7 @@ _REPO_KINDS: Final = {
     "own_repository": FLAG,
     "repository": REPOSITORY,
     "encryption_key": KEY,
-    "removal_policy": Kind(words="a cdk.RemovalPolicy", types=(cdk.RemovalPolicy,), optional=False),
+    "removal_policy": REMOVAL_POLICY,
     "log_encryption_key": KEY,
 }
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -183,25 +188,28 @@ class InferenceImage:
         )
 
     def grant_pull(self, role: iam.IRole) -> None:
-        """Let `role` pull from this image's repository, and log in to the registry."""
-        role.add_to_principal_policy(
-            iam.PolicyStatement(
-                sid="PullImage",
-                actions=[
-                    "ecr:BatchCheckLayerAvailability",
-                    "ecr:BatchGetImage",
-                    "ecr:GetDownloadUrlForLayer",
-                ],
-                resources=[self.repository_arn],
-            )
+        """Let `role` pull from this image's repository, and log in to the registry.
+
+        Raises:
+            ValidationError: `role` is none.
+        """
+        refuse(f"image {self.uri}", kind_faults({"role": role}, {"role": ROLE}))
+        allow(
+            role,
+            "PullImage",
+            [
+                "ecr:BatchCheckLayerAvailability",
+                "ecr:BatchGetImage",
+                "ecr:GetDownloadUrlForLayer",
+            ],
+            [self.repository_arn],
         )
-        role.add_to_principal_policy(
-            iam.PolicyStatement(
-                sid="LogInToRegistry",
-                actions=["ecr:GetAuthorizationToken"],
-                # The action has no resource: the token is the account's.
-                resources=["*"],
-            )
+        allow(
+            role,
+            "LogInToRegistry",
+            ["ecr:GetAuthorizationToken"],
+            # The action has no resource: the token is the account's.
+            ["*"],
         )
 
 
@@ -265,6 +273,7 @@ class InferenceImageRepo(Construct):
         max_image_count: int = 50,
         log_encryption_key: kms.IKey | None = None,
     ) -> None:
+        refuse_place(type(self), scope, construct_id)
         super().__init__(scope, construct_id)
         values = {
             "source": source,
@@ -329,6 +338,7 @@ class InferenceImageRepo(Construct):
             because=", the image before an update and the one after it",
         )
         refuse(f"InferenceImageRepo {self.node.path}", faults)
+        encryption_key, log_encryption_key = map(key_itself, (encryption_key, log_encryption_key))
         self._source = source
         self._directory = context
         self._docker_outputs = list(docker_outputs)

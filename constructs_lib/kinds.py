@@ -7,10 +7,12 @@ attribute is one of them.
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import aws_cdk as cdk
 
 from constructs_lib.rules import listed, shown
 
@@ -22,6 +24,7 @@ class Kind:
     Attributes:
         words: for the sentence: "a KMS key", with the way to one.
         types: classes whose objects are right.
+        values: of these types the values that are right; all where none is named.
         attribute: of a CDK interface, in place of `types`.
         many: a list of them, and not one.
         optional: or None.
@@ -29,6 +32,7 @@ class Kind:
 
     words: str
     types: tuple[type, ...] = ()
+    values: tuple[object, ...] = ()
     attribute: str = ""
     many: bool = False
     optional: bool = True
@@ -39,14 +43,17 @@ class Kind:
             return self.optional
         if not self.many:
             return self._is_one(value)
-        # Text and mappings are iterable, too, and never what was meant.
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        # Text is a sequence, too, and never what was meant; what can be gone through only once
+        # (a generator) would be empty when it is used.
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             return False
         return all(self._is_one(it) for it in value)
 
     def _is_one(self, value: object) -> bool:
         if self.attribute:
             return hasattr(value, self.attribute)
+        if self.values and value not in self.values:
+            return False
         # A truth value is an int to Python, and to nobody else.
         return isinstance(value, self.types) and (not isinstance(value, bool) or bool in self.types)
 
@@ -59,10 +66,50 @@ REPOSITORY: Final = Kind(
     words="an ECR repository (for a name: ecr.Repository.from_repository_name)",
     attribute="repository_uri_for_digest",
 )
+GRANTEE: Final = Kind(
+    words="a role, a function or something else with permissions (for an ARN: "
+    "iam.Role.from_role_arn)",
+    attribute="grant_principal",
+    optional=False,
+)
+ROLE: Final = Kind(
+    words="an IAM role (for an ARN: iam.Role.from_role_arn)", attribute="role_arn", optional=False
+)
 TEXT: Final = Kind(words="text", types=(str,))
 TEXTS: Final = Kind(words="a mapping of names to texts", types=(Mapping,))
 PATH: Final = Kind(words="a path", types=(str, Path))
 FLAG: Final = Kind(words="True or False", types=(bool,), optional=False)
+_LIVES: Final = (
+    cdk.RemovalPolicy.DESTROY,
+    cdk.RemovalPolicy.RETAIN,
+    cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE,
+)
+REMOVAL_POLICY: Final = Kind(
+    words="a cdk.RemovalPolicy, DESTROY or RETAIN: there are no snapshots of it",
+    types=(cdk.RemovalPolicy,),
+    values=_LIVES,
+    optional=False,
+)
+
+
+# Why an alias by its name is refused, and what to give in its place.
+KEY_OF_ALIAS: Final = (
+    "policies name keys (kms.Key.from_lookup(…, alias_name=…) finds the key of an alias)"
+)
+
+
+def is_alias(value: object) -> bool:
+    """Whether `value` is an alias of a KMS key, which the CDK takes for a key."""
+    return hasattr(value, "alias_name")
+
+
+def target_of(alias: Any) -> Any:
+    """The key of an alias; None where the app knows no more of it than its name."""
+    try:
+        return alias.alias_target_key
+    except RuntimeError:
+        # So does the CDK say it of `Alias.from_alias_name`.
+        return None
 
 
 def required(kind: Kind) -> Kind:
@@ -81,4 +128,9 @@ def kind_faults(values: Mapping[str, object], kinds: Mapping[str, Kind]) -> list
             faults.append(f"{name} is no property of it ({hint})")
         elif not kind.fits(value):
             faults.append(f"{name} must be {kind.words}; got {shown(value)}")
+        elif kind.attribute == KEY.attribute and is_alias(value) and target_of(value) is None:
+            faults.append(
+                f"{name} must be a key, and not the name of an alias, because {KEY_OF_ALIAS}; got "
+                f"{getattr(value, 'alias_name', '')!r}"
+            )
     return faults

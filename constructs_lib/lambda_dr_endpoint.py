@@ -15,6 +15,7 @@ from constructs import Construct
 from constructs_lib import limits, regions
 from constructs_lib.claimed_names import LAMBDA_FUNCTION
 from constructs_lib.dr_endpoint import DREndpoint, read_options
+from constructs_lib.encryption_keys import key_arn_of
 from constructs_lib.endpoint_options import EndpointOptions, Options
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
@@ -23,6 +24,7 @@ from constructs_lib.rules import lambda_faults
 from constructs_lib.sagemaker_endpoint import image_faults
 from constructs_lib.scaling import lambda_scaling_faults
 from constructs_lib.stage_names import FUNCTION_ALIAS
+from constructs_lib.statements import allow
 from constructs_lib.tokens import known_number, known_text
 from constructs_lib.traffic import ALL_AT_ONCE, CANARY, TrafficShift, lambda_shift_faults
 from inference_image.contract import ENV_MODEL_URL, ENV_SERVING_MODE, SERVING_MODE_SERVERLESS
@@ -213,7 +215,12 @@ class LambdaDREndpoint(DREndpoint):
         return self.alias.function_arn
 
     def grant_invoke(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` ask this function, at its URL or by Invoke; no other alias or version."""
+        """Let `grantee` ask this function, at its URL or by Invoke; no other alias or version.
+
+        Raises:
+            ValidationError: `grantee` is nothing that could be granted anything.
+        """
+        self._refuse_grantee(grantee)
         url = iam.Grant.add_to_principal(
             grantee=grantee,
             actions=["lambda:InvokeFunctionUrl"],
@@ -323,30 +330,28 @@ class LambdaDREndpoint(DREndpoint):
     def _make_role(self, chosen: Options) -> iam.IRole:
         # A role for each package, as on SageMaker: the version before keeps the old one, and may
         # read its model while the new one takes over.
-        key = None if self.model is None else self.model.bucket.encryption_key
-        readable = [self._model_address, None if key is None else key.key_arn]
-        role: iam.IRole = chosen.role or iam.Role(
-            self,
-            f"Role-{self._name_hash(readable)}",
-            assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+        key_arn = None if self.model is None else key_arn_of(self.model.bucket)
+        readable = [self._model_address, key_arn]
+        role = self._execution_role(
+            chosen,
+            readable,
+            service="lambda.amazonaws.com",
             description=f"Execution role of the function {self.endpoint_name}",
         )
-        role.add_to_principal_policy(
-            iam.PolicyStatement(
-                sid="WriteLogs",
-                actions=["logs:CreateLogStream", "logs:PutLogEvents"],
-                resources=[self.log_group.log_group_arn],
-            )
+        allow(
+            role,
+            "WriteLogs",
+            ["logs:CreateLogStream", "logs:PutLogEvents"],
+            [self.log_group.log_group_arn],
         )
         if self.model is not None:
             self.model.grant_read(role)
         if chosen.encryption_key is not None:
-            role.add_to_principal_policy(
-                iam.PolicyStatement(
-                    sid="DecryptEnvironment",
-                    actions=["kms:Decrypt"],
-                    resources=[chosen.encryption_key.key_arn],
-                )
+            allow(
+                role,
+                "DecryptEnvironment",
+                ["kms:Decrypt"],
+                [chosen.encryption_key.key_arn],
             )
         if chosen.vpc is not None:
             # The CDK grants this to roles that it makes, and not to one that it is given.

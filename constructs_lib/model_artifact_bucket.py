@@ -17,9 +17,22 @@ from aws_cdk import aws_s3_deployment as s3_deployment
 from constructs import Construct, IDependable
 
 from constructs_lib import limits
-from constructs_lib.kinds import BUCKET, FLAG, KEY, TEXT, Kind, kind_faults, required
+from constructs_lib.encryption_keys import key_itself, key_of
+from constructs_lib.kinds import (
+    BUCKET,
+    FLAG,
+    KEY,
+    REMOVAL_POLICY,
+    ROLE,
+    TEXT,
+    Kind,
+    kind_faults,
+    required,
+)
 from constructs_lib.log_keys import let_logs_use
 from constructs_lib.rules import ValidationError, refuse, whole_number_fault
+from constructs_lib.statements import allow
+from constructs_lib.surroundings import refuse_place
 from constructs_lib.tokens import known_text
 from inference_image.model_package import pack_model
 from inference_image.model_spec import (
@@ -64,7 +77,7 @@ _BUCKET_KINDS: Final = {
     "encryption_key": KEY,
     "access_logs": FLAG,
     "access_logs_bucket": BUCKET,
-    "removal_policy": Kind(words="a cdk.RemovalPolicy", types=(cdk.RemovalPolicy,), optional=False),
+    "removal_policy": REMOVAL_POLICY,
     "auto_delete_objects": FLAG,
     "log_encryption_key": KEY,
 }
@@ -150,21 +163,24 @@ class ModelArtifact:
 
         The statements go on the role: a grant on an imported bucket would be dropped in
         silence when it tried to write the bucket's policy.
+
+        Raises:
+            ValidationError: `role` is none, or the bucket's key is an alias known by name only.
         """
-        role.add_to_principal_policy(
-            iam.PolicyStatement(
-                sid="ReadModelPackage",
-                actions=["s3:GetObject"],
-                resources=[self.bucket.arn_for_objects(self.key)],
-            )
+        refuse(f"model package {self.id}", kind_faults({"role": role}, {"role": ROLE}))
+        allow(
+            role,
+            "ReadModelPackage",
+            ["s3:GetObject"],
+            [self.bucket.arn_for_objects(self.key)],
         )
-        if self.bucket.encryption_key is not None:
-            role.add_to_principal_policy(
-                iam.PolicyStatement(
-                    sid="DecryptModelPackage",
-                    actions=["kms:Decrypt"],
-                    resources=[self.bucket.encryption_key.key_arn],
-                )
+        key = key_of(self.bucket)
+        if key is not None:
+            allow(
+                role,
+                "DecryptModelPackage",
+                ["kms:Decrypt"],
+                [key.key_arn],
             )
 
 
@@ -214,6 +230,7 @@ class ModelArtifactBucket(Construct):
         noncurrent_days: int = _DEFAULT_NONCURRENT_DAYS,
         log_encryption_key: kms.IKey | None = None,
     ) -> None:
+        refuse_place(type(self), scope, construct_id)
         super().__init__(scope, construct_id)
         values = {
             "bucket": bucket,
@@ -250,6 +267,7 @@ class ModelArtifactBucket(Construct):
             given = ", ".join(name for name, changed in ours.items() if changed)
             faults.append(f"bucket is your own, so {given} must be set on it and not here")
         refuse(f"ModelArtifactBucket {self.node.path}", faults)
+        encryption_key, log_encryption_key = map(key_itself, (encryption_key, log_encryption_key))
         self._copies: dict[str, s3_deployment.BucketDeployment] = {}
         self._log_encryption_key = log_encryption_key
         let_logs_use(log_encryption_key)
@@ -413,9 +431,13 @@ def _log_access(bucket: s3.Bucket, log_bucket: s3.IBucket, *, warn_at: Construct
     cfn_bucket.logging_configuration = s3.CfnBucket.LoggingConfigurationProperty(
         destination_bucket_name=log_bucket.bucket_name, log_file_prefix=_ACCESS_LOG_PREFIX
     )
+    sid = "DeliverAccessLogs"
+    if log_bucket.node.scope != bucket.node.scope:
+        # It may serve several buckets, and each statement of a policy has a name of its own.
+        sid += bucket.node.addr[:_ID_CHARACTERS]
     added = log_bucket.add_to_resource_policy(
         iam.PolicyStatement(
-            sid="DeliverAccessLogs",
+            sid=sid,
             principals=[iam.ServicePrincipal("logging.s3.amazonaws.com")],
             actions=["s3:PutObject"],
             resources=[log_bucket.arn_for_objects(f"{_ACCESS_LOG_PREFIX}*")],

@@ -1,6 +1,8 @@
 """Where an endpoint has its network: subnets that are there, and what its role may do in them."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import aws_cdk as cdk
@@ -9,8 +11,11 @@ from aws_cdk import aws_iam as iam
 
 from constructs_lib import limits
 from constructs_lib.rules import bounded_fault
+from constructs_lib.statements import allow
 from constructs_lib.tokens import is_token
 
+# What the CDK writes before its words: "ThereSubnetGroupsName: There are …".
+_CODE: Final = re.compile(r"^(?:\w+: )+")
 _DESCRIBE: Final = (
     "ec2:DescribeDhcpOptions",
     "ec2:DescribeNetworkInterfaces",
@@ -32,17 +37,42 @@ _OF_LAMBDA: Final = (
 )
 
 
-def select_subnets(vpc: ec2.IVpc, selection: ec2.SubnetSelection | None) -> ec2.SelectedSubnets:
+@dataclass(frozen=True, kw_only=True)
+class ChosenSubnets:
+    """Subnets by their ids; whether one is public where that is known."""
+
+    subnet_ids: tuple[str, ...]
+    has_public: bool = False
+    is_pending_lookup: bool = False
+
+
+def select_subnets(vpc: ec2.IVpc, selection: ec2.SubnetSelection | None) -> ChosenSubnets:
     """The subnets of `selection`, or the VPC's private ones."""
     if selection is None:
-        return vpc.select_subnets()
-    return vpc.select_subnets(
-        availability_zones=selection.availability_zones,
-        one_per_az=selection.one_per_az,
-        subnet_filters=selection.subnet_filters,
-        subnet_group_name=selection.subnet_group_name,
-        subnets=selection.subnets,
-        subnet_type=selection.subnet_type,
+        return _chosen(vpc.select_subnets())
+    try:
+        return _chosen(
+            vpc.select_subnets(
+                availability_zones=selection.availability_zones,
+                one_per_az=selection.one_per_az,
+                subnet_filters=selection.subnet_filters,
+                subnet_group_name=selection.subnet_group_name,
+                subnets=selection.subnets,
+                subnet_type=selection.subnet_type,
+            )
+        )
+    except RuntimeError:
+        if selection.subnets is None or selection.availability_zones or selection.one_per_az:
+            raise
+        # Of subnets that are imported by their ids nobody knows the zone, for which it asks.
+        return ChosenSubnets(subnet_ids=tuple(it.subnet_id for it in selection.subnets))
+
+
+def _chosen(selected: ec2.SelectedSubnets) -> ChosenSubnets:
+    return ChosenSubnets(
+        subnet_ids=tuple(selected.subnet_ids),
+        has_public=bool(selected.has_public),
+        is_pending_lookup=bool(selected.is_pending_lookup),
     )
 
 
@@ -54,7 +84,7 @@ def subnet_faults(
         selected = select_subnets(vpc, selection)
     except RuntimeError as error:
         # The CDK's own words say which groups the VPC has.
-        reason = str(error).strip().splitlines()[0]
+        reason = _CODE.sub("", str(error).strip().splitlines()[0])
         return [f"vpc_subnets must select subnets that the vpc has; {reason}"]
     ids = list(selected.subnet_ids)
     if is_token(ids) or selected.is_pending_lookup:
@@ -82,17 +112,16 @@ def grant_sagemaker_network(
         if is_token(list(subnet_ids))
         else [_arn(stack, "subnet", subnet_id, account="*") for subnet_id in subnet_ids]
     )
-    role.add_to_principal_policy(
-        iam.PolicyStatement(
-            sid="MakeNetworkInterfaces",
-            actions=list(_OF_SAGEMAKER),
-            resources=[
-                # Their names are the service's, one for each instance.
-                _arn(stack, "network-interface", "*"),
-                *subnets,
-                *(_arn(stack, "security-group", group.security_group_id) for group in groups),
-            ],
-        )
+    allow(
+        role,
+        "MakeNetworkInterfaces",
+        _OF_SAGEMAKER,
+        [
+            # Their names are the service's, one for each instance.
+            _arn(stack, "network-interface", "*"),
+            *subnets,
+            *(_arn(stack, "security-group", group.security_group_id) for group in groups),
+        ],
     )
     _grant_describe(role)
 
@@ -103,17 +132,13 @@ def grant_lambda_network(role: iam.IRole, stack: cdk.Stack) -> None:
     Lambda tries the role before the subnets are looked at, and asks for permissions on all
     resources: https://docs.aws.amazon.com/lambda/latest/dg/configuration-vpc.html (as known).
     """
-    role.add_to_principal_policy(
-        iam.PolicyStatement(sid="MakeNetworkInterfaces", actions=list(_OF_LAMBDA), resources=["*"])
-    )
+    allow(role, "MakeNetworkInterfaces", _OF_LAMBDA, ["*"])
     _grant_describe(role)
 
 
 def _grant_describe(role: iam.IRole) -> None:
-    role.add_to_principal_policy(
-        # Describing knows no resources.
-        iam.PolicyStatement(sid="DescribeNetwork", actions=list(_DESCRIBE), resources=["*"])
-    )
+    # Describing knows no resources.
+    allow(role, "DescribeNetwork", _DESCRIBE, ["*"])
 
 
 def _arn(stack: cdk.Stack, resource: str, name: str, *, account: str | None = None) -> str:

@@ -18,8 +18,11 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct, IDependable
 
 from constructs_lib import probe_function
+from constructs_lib.encryption_keys import key_itself
+from constructs_lib.kinds import KEY, kind_faults
 from constructs_lib.log_keys import let_logs_use
 from constructs_lib.rules import is_integer, refuse, shown
+from constructs_lib.surroundings import refuse_place
 
 _FOLDER: Final = Path(probe_function.__file__).parent
 _HANDLER: Final = "handler.py"
@@ -100,9 +103,14 @@ class GoldenImageProbe(Construct):
         log_retention: logs.RetentionDays = logs.RetentionDays.ONE_MONTH,
         log_encryption_key: kms.IKey | None = None,
     ) -> None:
+        refuse_place(type(self), scope, construct_id)
         super().__init__(scope, construct_id)
         options = options or ProbeOptions()
-        refuse(f"GoldenImageProbe {self.node.path}", options.faults())
+        faults = kind_faults(
+            {"log_encryption_key": log_encryption_key}, {"log_encryption_key": KEY}
+        )
+        refuse(f"GoldenImageProbe {self.node.path}", [*faults, *options.faults()])
+        log_encryption_key = key_itself(log_encryption_key)
         self.log_group = logs.LogGroup(
             self,
             "Logs",

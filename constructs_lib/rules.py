@@ -67,7 +67,7 @@ def serverless_faults(
         for name in unsupported
     ]
     sizes = limits.SERVERLESS_MEMORY_SIZES_MIB
-    if memory_mib is not None and (isinstance(memory_mib, bool) or memory_mib not in sizes):
+    if memory_mib is not None and not (is_integer(memory_mib, 0, None) and memory_mib in sizes):
         faults.append(
             fault(
                 "memory_mib", f"one of {listed(sizes)}", memory_mib, "SERVERLESS_MEMORY_SIZES_MIB"

@@ -16,11 +16,13 @@ from constructs import Construct
 from constructs_lib import limits
 from constructs_lib.claimed_names import SAGEMAKER_ENDPOINT
 from constructs_lib.dr_endpoint import DREndpoint
+from constructs_lib.encryption_keys import key_arn_of, key_itself
 from constructs_lib.endpoint_options import Options
 from constructs_lib.inference_image_repo import InferenceImage
 from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.network import grant_sagemaker_network, select_subnets
 from constructs_lib.rules import fault
+from constructs_lib.statements import allow
 from constructs_lib.tokens import known_text
 from constructs_lib.traffic import ALL_AT_ONCE, CANARY, ROLLING, TrafficShift
 from constructs_lib.volume_keys import grant_volume_key
@@ -130,7 +132,12 @@ class SageMakerEndpoint(DREndpoint):
         return f"endpoint/{self.endpoint_name}/variant/{VARIANT_NAME}"
 
     def grant_invoke(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` call InvokeEndpoint on this endpoint."""
+        """Let `grantee` call InvokeEndpoint on this endpoint.
+
+        Raises:
+            ValidationError: `grantee` is nothing that could be granted anything.
+        """
+        self._refuse_grantee(grantee)
         return iam.Grant.add_to_principal(
             grantee=grantee,
             actions=["sagemaker:InvokeEndpoint"],
@@ -282,19 +289,18 @@ class SageMakerEndpoint(DREndpoint):
         # the old one from an endpoint that still serves it, and a container that starts while
         # the update runs would find its model forbidden. The old role goes with the old model.
         # Hence the name follows everything that the role may read.
-        key = self.model.bucket.encryption_key
         readable = [
             self._model_address,
-            None if key is None else key.key_arn,
+            key_arn_of(self.model.bucket),
             self.image.repository_arn,
         ]
         options = self._options
         if options.encryption_key is not None:
             readable.append(options.encryption_key.key_arn)
-        role: iam.IRole = options.role or iam.Role(
-            self,
-            f"Role-{self._name_hash(readable)}",
-            assumed_by=iam.ServicePrincipal("sagemaker.amazonaws.com"),
+        role = self._execution_role(
+            options,
+            readable,
+            service="sagemaker.amazonaws.com",
             description=f"Execution role of the SageMaker endpoint {self.endpoint_name}",
         )
         self.model.grant_read(role)
@@ -305,37 +311,34 @@ class SageMakerEndpoint(DREndpoint):
             resource_name=self.log_group_name,
             arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
         )
-        role.add_to_principal_policy(
-            iam.PolicyStatement(
-                sid="WriteLogs",
-                actions=["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
-                # Streams are named by SageMaker, after variant and instance.
-                resources=[log_group_arn, f"{log_group_arn}:log-stream:*"],
-            )
+        allow(
+            role,
+            "WriteLogs",
+            ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            # Streams are named by SageMaker, after variant and instance.
+            [log_group_arn, f"{log_group_arn}:log-stream:*"],
         )
-        role.add_to_principal_policy(
-            iam.PolicyStatement(
-                sid="PublishMetrics",
-                actions=["cloudwatch:PutMetricData"],
-                # The action knows no resources; the namespace is what can be narrowed.
-                resources=["*"],
-                conditions={"StringEquals": {"cloudwatch:namespace": list(_PUBLISHED_NAMESPACES)}},
-            )
+        allow(
+            role,
+            "PublishMetrics",
+            ["cloudwatch:PutMetricData"],
+            # The action knows no resources; the namespace is what can be narrowed.
+            ["*"],
+            conditions={"StringEquals": {"cloudwatch:namespace": list(_PUBLISHED_NAMESPACES)}},
         )
-        role.add_to_principal_policy(
-            iam.PolicyStatement(
-                sid="ReadRollbackAlarms",
-                actions=["cloudwatch:DescribeAlarms"],
-                resources=[
-                    stack.format_arn(
-                        service="cloudwatch",
-                        resource="alarm",
-                        resource_name=f"{self.endpoint_name}-*",
-                        arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
-                    ),
-                    *(alarm.alarm_arn for alarm in options.rollback_alarms),
-                ],
-            )
+        allow(
+            role,
+            "ReadRollbackAlarms",
+            ["cloudwatch:DescribeAlarms"],
+            [
+                stack.format_arn(
+                    service="cloudwatch",
+                    resource="alarm",
+                    resource_name=f"{self.endpoint_name}-*",
+                    arn_format=cdk.ArnFormat.COLON_RESOURCE_NAME,
+                ),
+                *(alarm.alarm_arn for alarm in options.rollback_alarms),
+            ],
         )
         if options.encryption_key is not None:
             grant_volume_key(role, options.encryption_key.key_arn)
@@ -386,6 +389,7 @@ class SageMakerEndpoint(DREndpoint):
         self, variant: sagemaker.CfnEndpointConfig.ProductionVariantProperty
     ) -> sagemaker.CfnEndpointConfig:
         key, capture = self._options.encryption_key, self._options.data_capture
+        capture_key = None if capture is None else key_itself(capture.encryption_key)
         cfn = sagemaker.CfnEndpointConfig
         captured = (
             None
@@ -403,9 +407,7 @@ class SageMakerEndpoint(DREndpoint):
                     # these names refuses; it is kept in base64 as what is not listed.
                     json_content_types=["application/json"]
                 ),
-                kms_key_id=(
-                    None if capture.encryption_key is None else capture.encryption_key.key_arn
-                ),
+                kms_key_id=(None if capture_key is None else capture_key.key_arn),
             )
         )
         config = cfn(

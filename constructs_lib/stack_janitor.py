@@ -12,9 +12,12 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from constructs_lib.encryption_keys import key_itself
 from constructs_lib.janitor.index import ENV_PREFIX, TAG
+from constructs_lib.kinds import KEY, kind_faults
 from constructs_lib.log_keys import let_logs_use
 from constructs_lib.rules import refuse, shown, whole_number_fault
+from constructs_lib.surroundings import refuse_place
 from constructs_lib.tokens import is_token
 
 TIME_TO_LIVE_TAG: Final = TAG
@@ -73,8 +76,11 @@ class StackJanitor(Construct):
         log_retention: logs.RetentionDays = logs.RetentionDays.ONE_MONTH,
         log_encryption_key: kms.IKey | None = None,
     ) -> None:
+        refuse_place(type(self), scope, construct_id)
         super().__init__(scope, construct_id)
-        faults = []
+        faults = kind_faults(
+            {"log_encryption_key": log_encryption_key}, {"log_encryption_key": KEY}
+        )
         if (
             not isinstance(stack_name_prefix, str)
             or len(stack_name_prefix) < 2
@@ -86,6 +92,7 @@ class StackJanitor(Construct):
             )
         faults += whole_number_fault("every_hours", every_hours, 1, 24)
         refuse(f"StackJanitor {self.node.path}", faults)
+        log_encryption_key = key_itself(log_encryption_key)
         stack = cdk.Stack.of(self)
         self.log_group = logs.LogGroup(
             self,

@@ -7,6 +7,8 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
+from constructs_lib.alarms import add_actions
+
 _NAMESPACE: Final = "AWS/States"
 _PERIOD: Final = cdk.Duration.minutes(5)
 
@@ -69,8 +71,7 @@ class PipelineAlarms(Construct):
                 evaluation_periods=1,
                 treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
             )
-            if actions:
-                alarm.add_alarm_action(*actions)
+            add_actions(alarm, actions)
             made.append(alarm)
         self.failed, self.timed_out = made
 

@@ -19,14 +19,25 @@ from constructs import Construct
 
 from constructs_lib import limits
 from constructs_lib.claimed_names import STATE_MACHINE, claim_name, name_faults
+from constructs_lib.encryption_keys import key_arn_of, key_itself
 from constructs_lib.endpoint_options import OPTION_KINDS
 from constructs_lib.inference_image_repo import InferenceImage
-from constructs_lib.kinds import BUCKET, FLAG, KEY, TEXT, Kind, kind_faults, required
+from constructs_lib.kinds import (
+    BUCKET,
+    FLAG,
+    KEY,
+    REMOVAL_POLICY,
+    TEXT,
+    Kind,
+    kind_faults,
+    required,
+)
 from constructs_lib.log_keys import let_logs_use
 from constructs_lib.model_artifact_bucket import ModelArtifactBucket
 from constructs_lib.network import grant_sagemaker_network, select_subnets, subnet_faults
 from constructs_lib.rules import bounded_fault, is_integer, refuse, shown, tag_faults
 from constructs_lib.sagemaker_endpoint import IN_PUBLIC_SUBNETS, image_faults
+from constructs_lib.surroundings import refuse_place
 from constructs_lib.tokens import is_token, known_number, known_text
 from constructs_lib.training_alarms import PipelineAlarms, execution_metric
 from constructs_lib.training_code import CODE_FILE, training_code
@@ -100,7 +111,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
         many=True,
         optional=False,
     ),
-    "removal_policy": Kind(words="a cdk.RemovalPolicy", types=(cdk.RemovalPolicy,), optional=False),
+    "removal_policy": REMOVAL_POLICY,
     "auto_delete_objects": FLAG,
     **{
         name: OPTION_KINDS[name]
@@ -238,10 +249,12 @@ class DRTrainingPipeline(Construct):
         auto_delete_objects: bool = False,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(scope, construct_id)
         given = locals()
+        refuse_place(type(self), scope, construct_id)
+        super().__init__(scope, construct_id)
         subject = f"DRTrainingPipeline {self.node.path}"
         refuse(subject, kind_faults({name: given[name] for name in _KINDS}, _KINDS))
+        encryption_key, log_encryption_key = map(key_itself, (encryption_key, log_encryption_key))
         stack = cdk.Stack.of(self)
         named = known_text(pipeline_name)
         jobs = job_faults(
@@ -419,8 +432,8 @@ class DRTrainingPipeline(Construct):
                 encrypt_traffic=not is_integer(training_instance_count, 1, 1),
                 subnet_ids=subnet_ids,
                 security_group_ids=[group.security_group_id for group in groups],
-                runs_key=_key_arn(self.runs_bucket),
-                models_key=_key_arn(models.bucket),
+                runs_key=key_arn_of(self.runs_bucket),
+                models_key=key_arn_of(models.bucket),
                 volume_key=None if encryption_key is None else encryption_key.key_arn,
                 tags=tags,
                 timeout_s=timeout_s,
@@ -581,10 +594,6 @@ class DRTrainingPipeline(Construct):
             ),
             tracing_configuration=cfn.TracingConfigurationProperty(enabled=True),
         )
-
-
-def _key_arn(bucket: s3.IBucket) -> str | None:
-    return None if bucket.encryption_key is None else bucket.encryption_key.key_arn
 
 
 def _timeout_s(training_s: int, processing_s: int) -> int | None:

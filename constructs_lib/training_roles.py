@@ -9,7 +9,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 
+from constructs_lib.encryption_keys import key_of
 from constructs_lib.inference_image_repo import InferenceImage
+from constructs_lib.statements import allow
 from constructs_lib.training_states import (
     GATE,
     JOB_END_CHARACTERS,
@@ -56,29 +58,29 @@ class PipelinePlaces:
 def grant_processing(role: iam.IRole, places: PipelinePlaces) -> None:
     """Let `role` read photographs and runs, and write records, reports and packages."""
     prefix = places.photographs_prefix
-    _allow(
+    allow(
         role,
         "ReadPhotographs",
         ["s3:GetObject"],
         [places.photographs.arn_for_objects(f"{prefix}/*" if prefix else "*")],
     )
-    _allow(
+    allow(
         role,
         "ListPhotographs",
         ["s3:ListBucket"],
         [places.photographs.bucket_arn],
         conditions={"StringLike": {"s3:prefix": f"{prefix}/*"}} if prefix else None,
     )
-    _use_key(role, "DecryptPhotographs", places.photographs.encryption_key, writes=False)
+    _use_key(role, "DecryptPhotographs", key_of(places.photographs), writes=False)
     _read_runs(role, places, "code", "records", "model", GATE)
     _write_runs(role, places, "records", GATE, "packed")
-    _allow(
+    allow(
         role,
         "PublishPackages",
         ["s3:AbortMultipartUpload", "s3:PutObject"],
         [places.models.arn_for_objects(f"models/{places.package_id}/*")],
     )
-    _use_key(role, "EncryptPackages", places.models.encryption_key, writes=True)
+    _use_key(role, "EncryptPackages", key_of(places.models), writes=True)
     _grant_job(role, places, steps=PROCESSING_STEPS, log_group=_PROCESSING_LOGS)
 
 
@@ -87,7 +89,7 @@ def grant_training(role: iam.IRole, places: PipelinePlaces) -> None:
     _read_runs(role, places, "code", "records", "checkpoints")
     _write_runs(role, places, "model", "checkpoints")
     # What a training replaces or deletes in its folder goes there, too.
-    _allow(role, "DeleteCheckpoints", ["s3:DeleteObject"], [places.runs_of("checkpoints")])
+    allow(role, "DeleteCheckpoints", ["s3:DeleteObject"], [places.runs_of("checkpoints")])
     _grant_job(role, places, steps=(TRAIN,), log_group=_TRAINING_LOGS)
 
 
@@ -105,22 +107,22 @@ def grant_orchestration(
     policies are for all jobs of an account (as known; the page itself was not read).
     """
     stack = places.stack
-    _allow(role, "ReadCode", ["s3:GetObject"], [code_arn])
-    _allow(role, "BringCode", ["s3:PutObject"], [places.runs_of("code")])
-    _allow(
+    allow(role, "ReadCode", ["s3:GetObject"], [code_arn])
+    allow(role, "BringCode", ["s3:PutObject"], [places.runs_of("code")])
+    allow(
         role,
         "ReadReports",
         ["s3:GetObject"],
         [places.runs_of(name) for name in (GATE, "packed")],
     )
-    _use_key(role, "UseRunsKey", places.runs.encryption_key, writes=True)
+    _use_key(role, "UseRunsKey", key_of(places.runs), writes=True)
     # The report beside a package is written with the key of packages.
-    _use_key(role, "DecryptPackages", places.models.encryption_key, writes=False)
+    _use_key(role, "DecryptPackages", key_of(places.models), writes=False)
     for sid, kind, steps in (
         ("RunProcessing", "Processing", PROCESSING_STEPS),
         ("RunTraining", "Training", (TRAIN,)),
     ):
-        _allow(
+        allow(
             role,
             sid,
             [
@@ -139,14 +141,14 @@ def grant_orchestration(
                 for step in steps
             ],
         )
-    _allow(
+    allow(
         role,
         "PassJobRoles",
         ["iam:PassRole"],
         [it.role_arn for it in job_roles],
         conditions={"StringEquals": {"iam:PassedToService": _SAGEMAKER}},
     )
-    _allow(
+    allow(
         role,
         "HearOfJobs",
         ["events:DescribeRule", "events:PutRule", "events:PutTargets"],
@@ -155,7 +157,7 @@ def grant_orchestration(
             for rule in (_TRAINING_RULE, _PROCESSING_RULE)
         ],
     )
-    _allow(
+    allow(
         role,
         "RegisterPackages",
         ["sagemaker:CreateModelPackage"],
@@ -174,19 +176,19 @@ def grant_orchestration(
     )
     # Registering looks whether package and image are there, with the caller's permissions: as
     # AWS's managed policy AmazonSageMakerModelRegistryFullAccess has it.
-    _allow(
+    allow(
         role,
         "ReadPackages",
         ["s3:GetObject"],
         [places.models.arn_for_objects(f"models/{places.package_id}/*")],
     )
-    _allow(
+    allow(
         role,
         "LookAtImage",
         ["ecr:BatchGetImage", "ecr:DescribeImages"],
         [places.image.repository_arn],
     )
-    _allow(
+    allow(
         role,
         "DeliverLogs",
         [
@@ -201,7 +203,7 @@ def grant_orchestration(
         ],
         ["*"],
     )
-    _allow(
+    allow(
         role,
         "TraceExecutions",
         [
@@ -229,19 +231,19 @@ def _grant_job(
     # SageMaker's, one for all jobs of an account: whoever comes first makes it. All actions but
     # those on tags name a group with a star at its end: the page on CloudWatch Logs' permissions,
     # "iam-access-control-overview-cwl".
-    _allow(
+    allow(
         role,
         "MakeJobLogGroup",
         ["logs:CreateLogGroup", "logs:DescribeLogStreams"],
         [group, f"{group}:*"],
     )
-    _allow(
+    allow(
         role,
         "WriteJobLogs",
         ["logs:CreateLogStream", "logs:PutLogEvents"],
         [f"{group}:log-stream:{places.job(step)}/*" for step in steps],
     )
-    _allow(
+    allow(
         role,
         "PublishMetrics",
         ["cloudwatch:PutMetricData"],
@@ -253,13 +255,13 @@ def _grant_job(
 
 
 def _read_runs(role: iam.IRole, places: PipelinePlaces, *names: str) -> None:
-    _allow(
+    allow(
         role,
         "ReadRuns",
         ["s3:GetObject"],
         [places.runs_of(name) for name in names],
     )
-    _allow(
+    allow(
         role,
         "ListRuns",
         ["s3:ListBucket"],
@@ -269,13 +271,13 @@ def _read_runs(role: iam.IRole, places: PipelinePlaces, *names: str) -> None:
 
 
 def _write_runs(role: iam.IRole, places: PipelinePlaces, *names: str) -> None:
-    _allow(
+    allow(
         role,
         "WriteRuns",
         ["s3:AbortMultipartUpload", "s3:PutObject"],
         [places.runs_of(name) for name in names],
     )
-    _use_key(role, "UseRunsKey", places.runs.encryption_key, writes=True)
+    _use_key(role, "UseRunsKey", key_of(places.runs), writes=True)
 
 
 def _use_key(role: iam.IRole, sid: str, key: kms.IKey | None, *, writes: bool) -> None:
@@ -283,19 +285,4 @@ def _use_key(role: iam.IRole, sid: str, key: kms.IKey | None, *, writes: bool) -
         return
     # Encrypt, as the pages on the jobs' outputs ask for, beside what S3 itself needs.
     writing = ["kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"] if writes else []
-    _allow(role, sid, ["kms:Decrypt", *writing], [key.key_arn])
-
-
-def _allow(
-    role: iam.IRole,
-    sid: str,
-    actions: Sequence[str],
-    resources: Sequence[str],
-    *,
-    conditions: dict[str, dict[str, object]] | None = None,
-) -> None:
-    role.add_to_principal_policy(
-        iam.PolicyStatement(
-            sid=sid, actions=list(actions), resources=list(resources), conditions=conditions
-        )
-    )
+    allow(role, sid, ["kms:Decrypt", *writing], [key.key_arn])

@@ -2,6 +2,8 @@
 
 from aws_cdk import aws_iam as iam
 
+from constructs_lib.statements import allow
+
 
 def grant_volume_key(role: iam.IRole, key_arn: str) -> None:
     """Let SageMaker encrypt volumes with a key, by a grant on behalf of the execution role.
@@ -9,18 +11,16 @@ def grant_volume_key(role: iam.IRole, key_arn: str) -> None:
     Which permissions that takes is the key's page "Using key policies": none of them is more than
     a volume needs.
     """
-    role.add_to_principal_policy(
-        iam.PolicyStatement(
-            sid="UseVolumeKey",
-            actions=["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext"],
-            resources=[key_arn],
-        )
+    allow(
+        role,
+        "UseVolumeKey",
+        ["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext"],
+        [key_arn],
     )
-    role.add_to_principal_policy(
-        iam.PolicyStatement(
-            sid="GrantVolumeKey",
-            actions=["kms:CreateGrant"],
-            resources=[key_arn],
-            conditions={"Bool": {"kms:GrantIsForAWSResource": "true"}},
-        )
+    allow(
+        role,
+        "GrantVolumeKey",
+        ["kms:CreateGrant"],
+        [key_arn],
+        conditions={"Bool": {"kms:GrantIsForAWSResource": "true"}},
     )

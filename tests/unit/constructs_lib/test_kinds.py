@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_kms as kms
 from aws_cdk.assertions import Template
@@ -15,6 +16,7 @@ from constructs_lib import (
     DataCapture,
     DREndpointDashboard,
     EndpointOptions,
+    GoldenImageProbe,
     InferenceImage,
     InferenceImageRepo,
     LambdaDREndpoint,
@@ -29,7 +31,7 @@ from constructs_lib import (
     time_to_live_tags,
 )
 from constructs_lib.endpoint_options import OPTION_KINDS, PART_KINDS, Options
-from tests.constructs_fixtures import an_artifact, an_image, new_stack
+from tests.constructs_fixtures import an_artifact, an_image, new_app, new_stack
 
 # No property takes it.
 NOTHING_OF_OURS = {1, 2}
@@ -118,7 +120,7 @@ def test_without_a_model_only_a_function_can_be() -> None:
 WRONG: dict[str, tuple[Callable[[Any], object], str]] = {
     "bucket-removal": (
         lambda stack: ModelArtifactBucket(stack, "B", removal_policy="destroy"),  # type: ignore[arg-type]
-        "removal_policy must be a cdk.RemovalPolicy; got 'destroy'",
+        "DESTROY or RETAIN: there are no snapshots of it; got 'destroy'",
     ),
     "bucket-days": (
         lambda stack: ModelArtifactBucket(stack, "B", noncurrent_days="9"),  # type: ignore[arg-type]
@@ -210,3 +212,87 @@ def test_a_probability_is_no_grade() -> None:
         (fault,) = ProbeOptions(expected_grade=grade).faults()  # type: ignore[arg-type]
         assert fault.startswith("probe.expected_grade must be a grade from 0 to 4")
     assert ProbeOptions(expected_grade=4).faults() == []
+
+
+def test_what_can_be_gone_through_only_once_is_no_list() -> None:
+    stack = new_stack()
+    given: dict[str, Any] = {
+        "rollback_alarms": iter([]),
+        "security_groups": map(str, []),
+        "alarms": AlarmOptions(actions=(it for it in ())),  # type: ignore[arg-type]
+    }
+    error = refusal(
+        lambda: ServerlessDREndpoint(
+            stack, "E", model=an_artifact(stack), image=an_image(), memory_mib=2048, **given
+        )
+    )
+    named = [fault.partition(" must be a list of ")[0] for fault in error.faults]
+    assert named == ["rollback_alarms", "security_groups", "alarms.actions"]
+
+
+PLACED: dict[str, Callable[[Any, Any], object]] = {
+    "ServerlessDREndpoint": lambda scope, name: ServerlessDREndpoint(
+        scope,
+        name,
+        model=None,
+        image=an_image(),
+        memory_mib=2048,  # type: ignore[arg-type]
+    ),
+    "LambdaDREndpoint": lambda scope, name: LambdaDREndpoint(
+        scope, name, model=None, image=an_image(), memory_mib=2048
+    ),
+    "ModelArtifactBucket": ModelArtifactBucket,
+    "InferenceImageRepo": InferenceImageRepo,
+    "StackJanitor": lambda scope, name: StackJanitor(scope, name, stack_name_prefix="dr-"),
+    "CostBudget": lambda scope, name: CostBudget(scope, name, monthly_usd=1, emails=["a@b.org"]),
+    "DREndpointDashboard": lambda scope, name: DREndpointDashboard(scope, name, endpoints=[]),
+    "GoldenImageProbe": lambda scope, name: GoldenImageProbe(
+        scope, name, environment={}, statements=()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_a_place_that_is_none_is_said(name: str) -> None:
+    for scope, words in (
+        (
+            new_app(),
+            "scope must be a construct in a stack (self in a class of your own); got App ''",
+        ),
+        (None, "got None"),
+        ("Stack", "got 'Stack'"),
+    ):
+        error = refusal(lambda scope=scope: PLACED[name](scope, "Id"))  # type: ignore[misc]
+        assert error.subject == name
+        assert words in str(error)
+    for construct_id in (3, ""):
+        error = refusal(lambda it=construct_id: PLACED[name](new_stack(), it))  # type: ignore[misc]
+        assert error.faults == (f"id must be text, unique in its scope; got {construct_id!r}",)
+
+
+def test_who_is_granted_something_is_looked_at() -> None:
+    stack = new_stack()
+    theirs: Any = "arn:aws:iam::123456789012:role/clinic"
+    model, image = an_artifact(stack), an_image()
+    endpoints = [
+        kind(stack, kind.__name__, model=model, image=image, **size)
+        for kind, size in ENDPOINTS.items()
+    ]
+    grants: list[Callable[[Any], object]] = [it.grant_invoke for it in endpoints]
+    for grant in (*grants, model.grant_read, image.grant_pull):
+        error = refusal(lambda grant=grant: grant(theirs))  # type: ignore[misc]
+        assert "iam.Role.from_role_arn" in str(error)
+        assert f"got {theirs!r}" in str(error)
+
+
+def test_no_snapshot_is_taken_of_a_bucket_or_a_repository() -> None:
+    snapshot = cdk.RemovalPolicy.SNAPSHOT
+    for make in (
+        lambda: ModelArtifactBucket(new_stack(), "B", removal_policy=snapshot),
+        lambda: InferenceImageRepo(new_stack(), "R", own_repository=True, removal_policy=snapshot),
+    ):
+        (fault,) = refusal(make).faults
+        assert fault.startswith("removal_policy must be a cdk.RemovalPolicy, DESTROY or RETAIN")
+    ModelArtifactBucket(
+        new_stack(), "B", removal_policy=cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+    )

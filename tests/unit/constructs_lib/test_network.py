@@ -115,3 +115,31 @@ def test_subnets_may_be_shared_by_another_account() -> None:
         it for it in statements(template_of(stack)) if it.get("Sid") == "MakeNetworkInterfaces"
     )
     assert any(":eu-west-1:*:subnet/subnet-00000000" in str(it) for it in network["Resource"])
+
+
+@pytest.mark.parametrize("make", [realtime, function])
+def test_subnets_may_be_imported_by_their_ids_alone(make: Any) -> None:
+    stack = new_stack()
+    # Of these nobody knows the zone.
+    ids = ["subnet-0000000a", "subnet-0000000b"]
+    subnets = [ec2.Subnet.from_subnet_id(stack, name, name) for name in ids]
+    make(stack, vpc=imported(stack, 1), vpc_subnets=ec2.SubnetSelection(subnets=subnets))
+    made = [it["Properties"] for it in template_of(stack)["Resources"].values()]
+    (chosen,) = (it["VpcConfig"] for it in made if "VpcConfig" in it)
+    assert chosen.get("Subnets", chosen.get("SubnetIds")) == ids
+
+
+def test_public_subnets_are_seen_where_they_are_chosen_one_by_one() -> None:
+    stack = new_stack()
+    vpc = public(stack)
+    with pytest.raises(ValidationError, match="vpc_subnets must be private"):
+        function(stack, vpc=vpc, vpc_subnets=ec2.SubnetSelection(subnets=vpc.public_subnets))
+
+
+def test_the_cdks_reason_comes_without_its_code() -> None:
+    stack = new_stack()
+    group = ec2.SubnetSelection(subnet_group_name="Clinic")
+    with pytest.raises(ValidationError) as refused:
+        realtime(stack, vpc=ec2.Vpc(stack, "Vpc"), vpc_subnets=group)
+    (fault,) = refused.value.faults
+    assert "that the vpc has; There are no subnet groups with name 'Clinic'" in fault

@@ -10,6 +10,7 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 
@@ -33,6 +34,7 @@ from tests.constructs_fixtures import (
     Template,
     an_artifact,
     an_image,
+    new_app,
     new_stack,
     only,
     resources,
@@ -643,6 +645,40 @@ def test_alarms_tell_whom_they_should() -> None:
     for alarm in alarms.values():
         assert len(alarm["Properties"]["AlarmActions"]) == 1
         assert alarm["Properties"]["OKActions"] == alarm["Properties"]["AlarmActions"]
+
+
+# With the flag that new apps have, the CDK names a permission after the alarm's own id.
+PERMISSION_FLAG = "@aws-cdk/aws-cloudwatch-actions:changeLambdaPermissionLogicalIdForLambdaAction"
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_a_function_that_several_alarms_call_has_a_permission_for_each(flag: bool) -> None:
+    def two_endpoints(**props: bool) -> cdk.Stack:
+        stack = cdk.Stack(new_app(context={PERMISSION_FLAG: flag}), "Stack")
+        called = lambda_.Function(
+            stack,
+            "OnCall",
+            runtime=lambda_.Runtime.PYTHON_3_14,
+            handler="index.handler",
+            code=lambda_.Code.from_inline("handler = print"),
+        )
+        told = AlarmOptions(actions=[actions.LambdaAction(called, **props)])
+        for name in ("First", "Second"):
+            ServerlessDREndpoint(
+                stack,
+                name,
+                model=an_artifact(stack),
+                image=an_image(),
+                memory_mib=2048,
+                alarms=told,
+            )
+        return stack
+
+    stack = two_endpoints(use_unique_permission_id=True)
+    assert len(resources(template_of(stack), "AWS::Lambda::Permission")) == 4
+    with pytest.raises(ValidationError) as refused:
+        two_endpoints()
+    assert "LambdaAction(function, use_unique_permission_id=True)" in str(refused.value)
 
 
 @ALL

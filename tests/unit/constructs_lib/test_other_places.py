@@ -16,6 +16,7 @@ from constructs_lib import (
     DataCapture,
     DREndpointDashboard,
     InferenceImageRepo,
+    ModelArtifact,
     ModelArtifactBucket,
     RealtimeDREndpoint,
     TrafficShift,
@@ -26,6 +27,7 @@ from tests.constructs_fixtures import (
     ACCOUNT,
     HOME,
     REGION,
+    SHA256,
     an_artifact,
     an_image,
     make_context,
@@ -33,6 +35,7 @@ from tests.constructs_fixtures import (
     new_stack,
     only,
     template_of,
+    warnings_in,
 )
 
 ELSEWHERE = "us-east-1"
@@ -165,3 +168,28 @@ def test_a_dashboard_has_a_name_that_cloudwatch_takes() -> None:
     endpoint = realtime(stack)
     with pytest.raises(ValidationError, match=r"dashboard_name must be .*; got 'my board'"):
         DREndpointDashboard(stack, "Board", endpoints=[endpoint], dashboard_name="my board")
+
+
+def test_what_is_another_accounts_is_a_warning() -> None:
+    theirs = "210987654321"
+    stack = new_stack()
+    realtime(stack)
+    assert not [it for it in warnings_in(stack) if "another account" in it]
+    stack = new_stack()
+    key = kms.Key.from_key_arn(stack, "Key", f"arn:aws:kms:{REGION}:{theirs}:key/k")
+    bucket = s3.Bucket.from_bucket_attributes(
+        stack, "Theirs", bucket_name="theirs", account=theirs, region=REGION, encryption_key=key
+    )
+    RealtimeDREndpoint(
+        stack,
+        "Endpoint",
+        model=ModelArtifact.in_bucket(bucket, model_id="demo", sha256=SHA256),
+        image=an_image(account=theirs),
+        instance_type="ml.m5.xlarge",
+        encryption_key=key,
+    )
+    (warning,) = (it for it in warnings_in(stack) if "another account" in it)
+    assert warning.startswith(
+        f"image ({theirs}), model ({theirs}), the key of the model's bucket ({theirs}), "
+        f"encryption_key ({theirs}) in another account than the stack's, {ACCOUNT}"
+    )

@@ -21,6 +21,7 @@ from inference_image.settings import VARIABLES
         ({"memory_mib": 512}, ["memory_mib", "512"]),
         ({"memory_mib": 7168}, ["memory_mib", "7168"]),
         ({"memory_mib": True}, ["memory_mib", "True"]),
+        ({"memory_mib": 2048.0}, ["memory_mib", "got 2048.0"]),
         ({"max_concurrency": 0}, ["max_concurrency", "from 1 to 200", "got 0"]),
         ({"max_concurrency": 201}, ["max_concurrency", "got 201"]),
         ({"max_concurrency": 2.5}, ["max_concurrency", "got 2.5"]),
