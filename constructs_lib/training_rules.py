@@ -377,8 +377,8 @@ def hyperparameter_faults(
     task = options.get("task", TASK_GRADE5)
     if task != TASK_GRADE5 and not is_token(task):
         faults.append(
-            f"hyperparameters['task'] must be {TASK_GRADE5}, because a model that only refers "
-            f"makes no package to register; got {shown(task)}"
+            f"hyperparameters['task'] must be {TASK_GRADE5}, because the gate asks for a kappa, "
+            f"which a model that only refers does not have; got {shown(task)}"
         )
     return faults
 

@@ -1146,6 +1146,13 @@ def model_train(
     threads: Annotated[int, typer.Option(min=1, help="Threads that compute and decode.")] = 2,
     seed: Annotated[int, typer.Option(help="Of weights, order and augmentation.")] = 0,
     restart: Annotated[bool, typer.Option("--restart", help="Forget what --out holds.")] = False,
+    saved_model: Annotated[
+        bool,
+        typer.Option(
+            "--saved-model",
+            help="Package with a SavedModel, and network.keras: what `dr model quantise` takes.",
+        ),
+    ] = False,
     model_id: Annotated[
         str | None, typer.Option("--id", help="Model id; the folder's name when left out.")
     ] = None,

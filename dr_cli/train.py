@@ -24,10 +24,14 @@ def arguments(records: Path, out: Path, options: Mapping[str, Any]) -> dict[str,
         "plan": plan,
         "choices": {
             **{name: options[name] for name in ("strategy", "cpu_devices", "restart")},
+            "saved_model": options["saved_model"],
+            # Quantisation-aware training goes on from the network itself.
+            "keras_file": options["saved_model"],
             "threads": options["threads"],
             "compute_threads": options["threads"],
             "package_id": options["model_id"],
-            "command": _command("train", records, out, plan, TrainingPlan(network="mobilenet")),
+            "command": _command("train", records, out, plan, TrainingPlan(network="mobilenet"))
+            + (" --saved-model" if options["saved_model"] else ""),
         },
     }
 

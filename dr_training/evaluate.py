@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dr_training.minimum import bounded_minimum
-from inference_image.contract import GRADE_LABELS, REFERABLE_FROM_GRADE
+from inference_image.contract import GRADE_LABELS, REFERABLE_FROM_GRADE, TASK_GRADE5
 
 Floats = NDArray[np.floating]
 Grades = NDArray[np.integer]
@@ -32,6 +32,20 @@ def softmax(logits: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
     scaled = np.asarray(logits, np.float64) / temperature
     powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float64)
+
+
+def class_logits(logits: Floats) -> Floats:
+    """Logits (n, k) of k classes; log-odds (n, 1) of a referral model become (n, 2)."""
+    if logits.shape[1] > 1:
+        return logits
+    return np.concatenate([np.zeros_like(logits), logits], axis=1)
+
+
+def true_classes(grades: Grades, task: str) -> NDArray[np.int64]:
+    """The true class of each photograph: its grade, or whether it is referable (0 or 1)."""
+    if task == TASK_GRADE5:
+        return np.asarray(grades, np.int64)
+    return (np.asarray(grades) >= REFERABLE_FROM_GRADE).astype(np.int64)
 
 
 def referable_score(probabilities: Floats) -> NDArray[np.float64]:

@@ -61,6 +61,8 @@ class PackageContent:
 
     `card` is the model card's Markdown; where it is None, the card says what `model.json` says.
     Without `head` layers the package cannot be explained by Grad-CAM and has no `head.npz`.
+    `calibration` says on what the temperature was chosen, and the calibration error before and
+    after. `intended_use` and `licence` are those of the demo packages; None is not stated.
     """
 
     id: str
@@ -78,6 +80,9 @@ class PackageContent:
     head: Sequence[DenseLayer]
     card: str | None = None
     task: str = TASK_GRADE5
+    calibration: Mapping[str, Any] | None = None
+    intended_use: str = INTENDED_USE
+    licence: str | None = "Apache-2.0"
 
 
 def write_package(content: PackageContent, folder: Path) -> ModelSpec:
@@ -107,8 +112,8 @@ def write_package(content: PackageContent, folder: Path) -> ModelSpec:
         "id": content.id,
         "task": content.task,
         "notice": content.notice,
-        "intended_use": INTENDED_USE,
-        "licence": "Apache-2.0",
+        "intended_use": content.intended_use,
+        "licence": content.licence,
         "network": dict(content.network),
         "input_size_px": content.input_size_px,
         "labels": list(GRADE_LABELS if content.task == TASK_GRADE5 else REFERABLE_LABELS),
@@ -117,6 +122,7 @@ def write_package(content: PackageContent, folder: Path) -> ModelSpec:
         "operating_points": [dict(point) for point in content.operating_points],
         "default_operating_point": content.default_operating_point,
         "temperature": content.temperature,
+        **({"calibration": dict(content.calibration)} if content.calibration else {}),
         "outputs": {"logits": "logits", "feature_map": "features"},
         "head_file": HEAD_FILE if content.head else None,
         "files": files,

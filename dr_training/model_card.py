@@ -67,15 +67,34 @@ def _summary(document: Mapping[str, Any]) -> str:
     rows = [
         ("answers", "the grade, 0 to 4 (ICDR)" if graded else "referable or not (grade ≥ 2)"),
         ("network", f"{name}{width}" + (f", {parameters:,} parameters" if parameters else "")),
+        *(
+            [("backbone's weights at the start", network["backbone_weights"])]
+            if network.get("backbone_weights")
+            else []
+        ),
         ("input", f"{size} x {size} px; {steps or 'prepared already: no crop, no mask'}"),
         ("quality gate", "on" if document.get("quality_gate") is not None else "none"),
         ("temperature", f"{document['temperature']:g}"),
+        *_calibration(document),
         *((f"`{path}`", f"{entry['size_bytes']:,} bytes") for path, entry in sorted(files.items())),
         ("licence", document.get("licence") or "not stated"),
     ]
     if variant := document.get("variant"):
         rows.insert(2, ("variant", variant["kind"]))
     return _table(("", ""), rows)
+
+
+def _calibration(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    record = document.get("calibration")
+    if not record:
+        return []
+    error = record["expected_calibration_error"]
+    return [
+        (
+            f"calibration error of P(referable) on {record['data']}, n = {record['photographs']:,}",
+            f"{error['before']:.4f} before, {error['after']:.4f} after",
+        )
+    ]
 
 
 def _data(document: Mapping[str, Any]) -> str:
@@ -123,6 +142,8 @@ def _results(document: Mapping[str, Any]) -> str:
         for title, key, digits in _FIGURES
         if key in metrics
     ]
+    if metrics.get("mean_auc") is not None:
+        figures.append(("Mean AUC of one grade against the others", f"{metrics['mean_auc']:.3f}"))
     if "referable_calibration_error" in metrics:
         figures.append(
             ("Calibration error of P(referable)", f"{metrics['referable_calibration_error']:.4f}")

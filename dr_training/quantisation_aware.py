@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from dr_training.evaluate import class_logits
 from dr_training.quantise import FEATURES, LOGITS
 
 _BITS: Final = 8
@@ -104,7 +105,7 @@ class QuantisationAware:
         Raises:
             FloatingPointError: the loss is no number any more.
         """
-        said = _in_batches(lambda batch: self._teacher(batch, training=False), pixels)
+        said = class_logits(_in_batches(lambda batch: self._teacher(batch, training=False), pixels))
         truth = np.eye(said.shape[1], dtype=np.float32)[targets]
         wanted = (1 - _TEACHER_SHARE) * truth + _TEACHER_SHARE * tf.nn.softmax(said).numpy()
         variables = self._twin.trainable_variables
@@ -153,6 +154,9 @@ class QuantisationAware:
 
 
 def _cross_entropy(logits: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
+    if logits.shape[-1] == 1:
+        # Log-odds of a referral model, against the two classes.
+        logits = tf.concat([tf.zeros_like(logits), logits], axis=1)
     return tf.reduce_mean(
         tf.nn.softmax_cross_entropy_with_logits(labels=tf.cast(wanted, tf.float32), logits=logits)
     )

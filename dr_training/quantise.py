@@ -22,7 +22,16 @@ from tensorflow.python.framework.convert_to_constants import (
 
 from dr_training.runner import FEATURES, LOGITS, Runner, open_interpreter
 
-__all__ = ["FEATURES", "LOGITS", "VARIANTS", "InputScale", "Runner", "convert", "convert_variant"]
+__all__ = [
+    "FEATURES",
+    "LOGITS",
+    "VARIANTS",
+    "InputScale",
+    "Runner",
+    "convert",
+    "convert_variant",
+    "inference_of",
+]
 
 
 # From one trained network: how its weights and its arithmetic are stored.
@@ -57,14 +66,21 @@ def convert(
         ValueError: the converter chose another input scale than 1 and 0.
     """
 
-    def infer(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        outputs = network(pixels, training=False)
-        return {name: outputs[name] for name in (LOGITS, FEATURES)}
-
+    infer = inference_of(network)
     if calibration is None:
         return convert_variant(infer, F32, size_px=size_px), None
     model = convert_variant(infer, INT8, size_px=size_px, calibration=calibration)
     return model, input_scale(model)
+
+
+def inference_of(network: keras.Model) -> Inference:
+    """Logits and last feature map of a network from `networks`, as it answers when it serves."""
+
+    def infer(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = network(pixels, training=False)
+        return {name: outputs[name] for name in (LOGITS, FEATURES)}
+
+    return infer
 
 
 def convert_variant(

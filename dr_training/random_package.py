@@ -125,7 +125,7 @@ def write_random_package(
         out,
     )
     if saved_model:
-        from dr_training.saved_package import replace_by_saved_model
+        from dr_training.saved_model import replace_by_saved_model
 
         spec = replace_by_saved_model(out, network)
     size_bytes = sum(file.size_bytes for file in spec.files)

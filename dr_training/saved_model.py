@@ -1,12 +1,14 @@
-"""Exports a Keras network as a SavedModel that holds each weight once.
+"""Exports a Keras network as a SavedModel that holds each weight once, alone or in a package.
 
     >>> write_saved_model(network, Path("model/1"), size_px=224)
+    >>> replace_by_saved_model(Path("out/trained/package"), network)
 
 `keras.Model.export` and `tf.saved_model.save(network)` write every weight twice here; a plain
 `tf.Module` that owns the variables writes it once. The signature `serving_default` takes `pixels`
 (float32 RGB, 0..255, any batch) and names its outputs.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +18,16 @@ import keras
 import tensorflow as tf
 
 from dr_training.quantise import FEATURES, LOGITS, quiet
+from inference_image.model_spec import (
+    MODEL_JSON,
+    ModelSpec,
+    file_sha256,
+    load_model_spec,
+    verify_files,
+)
 
+# Folder of the SavedModel in a package.
+SAVED_MODEL: Final = "1"
 # Holds a random number for each export, and is not needed to load.
 _FINGERPRINT: Final = "fingerprint.pb"
 
@@ -70,6 +81,44 @@ def write_saved_model(
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def replace_by_saved_model(folder: Path, network: keras.Model) -> ModelSpec:
+    """Rewrite the package in `folder`, whose description stays, to hold `network` as SavedModel.
+
+    It takes the place of the `.tflite`: what the TensorFlow image runs, and `dr model quantise`
+    starts from.
+
+    Args:
+        folder: of a package, as `export.write_package` writes it.
+        network: from `networks`; pixels (n, S, S, 3) as 0..255.
+
+    Raises:
+        ModelPackageError: the result is not a package that the service would load.
+    """
+    document = json.loads((folder / MODEL_JSON).read_text("utf-8"))
+    saved = folder / SAVED_MODEL
+    # What an earlier training left there.
+    shutil.rmtree(saved, ignore_errors=True)
+    write_saved_model(network, saved, size_px=document["input_size_px"])
+    for name in document["files"]:
+        if name.endswith(".tflite"):
+            (folder / name).unlink()
+    names = [name for name in document["files"] if (folder / name).is_file()]
+    names += [
+        path.relative_to(folder).as_posix() for path in sorted(saved.rglob("*")) if path.is_file()
+    ]
+    document["files"] = {
+        name: {
+            "sha256": file_sha256(folder / name),
+            "size_bytes": (folder / name).stat().st_size,
+        }
+        for name in names
+    }
+    (folder / MODEL_JSON).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    spec = load_model_spec(folder)
+    verify_files(spec, folder)
+    return spec
 
 
 def raw_weight_bytes(network: keras.Model) -> int:

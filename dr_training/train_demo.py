@@ -4,7 +4,8 @@
 
 Draws the data set (cached under `--cache`), trains in three stages, quantises, measures the
 int8 model on the test split and writes the package; `--float-out` writes the f32 one too, with
-thresholds of its own, as the reference of `dr model gate`. `--quick` does all of it on a handful
+thresholds of its own, as the reference of `dr model gate`, and `--variants-out` all variants
+beside int8. `--quick` does all of it on a handful
 of photographs, to try the path.
 """
 
@@ -44,6 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--float-out", type=Path, help="folder for the f32 package too: the reference of the gate"
     )
     parser.add_argument(
+        "--variants-out",
+        type=Path,
+        help="folder for the f32, float16 and dynamic-range packages too, one folder each",
+    )
+    parser.add_argument(
         "--small",
         choices=("mobilenet", "vgg19-small"),
         help="a smaller network on fewer photographs (see `recipe.small`)",
@@ -77,6 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
         cache=options.cache,
         threads=options.threads,
         float_out=options.float_out,
+        variants_out=options.variants_out,
         task=options.task,
     )
     return 0
@@ -90,6 +97,7 @@ def train_demo(
     cache: Path,
     threads: int,
     float_out: Path | None = None,
+    variants_out: Path | None = None,
     task: str = TASK_GRADE5,
 ) -> None:
     """Draw, train, quantise, measure and write the package; reports on standard output."""
@@ -110,13 +118,12 @@ def train_demo(
     loop.settle_normalisation(network, train, recipe)
     backbone, _ = convert(network, size_px=recipe.input_size_px, calibration=None)
     features, grades = _head_features(loop, Runner(backbone, threads=threads), train, recipe)
-    classes = targets(grades, task)
+    classes = evaluate.true_classes(grades, task)
     keras.utils.set_random_seed(recipe.seed + 2)
     loop.train_head(network, features, classes, recipe, report=_say)
     keras.utils.set_random_seed(recipe.seed + 3)
-    loop.train_whole(
-        network, maps, replace(train, grades=targets(train.grades, task)), recipe, report=_say
-    )
+    of_task = replace(train, grades=evaluate.true_classes(train.grades, task))
+    loop.train_whole(network, maps, of_task, recipe, report=_say)
     finish(
         network,
         recipe,
@@ -127,15 +134,9 @@ def train_demo(
         model_id=model_id,
         threads=threads,
         float_out=float_out,
+        variants_out=variants_out,
         task=task,
     )
-
-
-def targets(grades: NDArray[np.int64], task: str) -> NDArray[np.int64]:
-    """The true class of each photograph: its grade, or whether it is referable (0 or 1)."""
-    if task == TASK_GRADE5:
-        return grades
-    return (grades >= REFERABLE_FROM_GRADE).astype(np.int64)
 
 
 def finish(
@@ -149,11 +150,12 @@ def finish(
     model_id: str,
     threads: int,
     float_out: Path | None = None,
+    variants_out: Path | None = None,
     task: str = TASK_GRADE5,
 ) -> None:
     """Quantise with training photographs, choose on validation, measure on test, write."""
     from dr_training.networks import head_layers
-    from dr_training.quantise import convert
+    from dr_training.quantise import DYNAMIC_RANGE, FLOAT16, convert, convert_variant, inference_of
 
     rng = np.random.default_rng(recipe.seed + 4)
     count = min(recipe.calibration_photographs, len(train.grades))
@@ -172,15 +174,22 @@ def finish(
     agreement = float(np.mean(int8.classes == f32.classes))
     parameters = network.count_params()
     head = [DenseLayer(kernel=w, bias=b) for w, b in map(_weights, head_layers(network))]
-    packages = [(int8, out, model_id)]
+    packages = [(int8, out, "")]
     if float_out is not None:
-        packages.append((f32, float_out, f"{model_id}-f32"))
+        packages.append((f32, float_out, " --float-out FOLDER"))
+    if variants_out is not None:
+        others = [f32]
+        for kind in (FLOAT16, DYNAMIC_RANGE):
+            infer = inference_of(network)
+            variant = convert_variant(infer, kind, size_px=recipe.input_size_px)
+            others.append(Measured.of(kind, variant, **both))
+        packages += [(one, variants_out / one.kind, " --variants-out FOLDER") for one in others]
     command = f"python -m dr_training.train_demo --out model_artifacts/{model_id}"
     if recipe.network != Recipe().network or recipe.alpha != Recipe().alpha:
         command += f" --small {recipe.network} --alpha {recipe.alpha:g}"
     if task != TASK_GRADE5:
         command += f" --task {task}"
-    for measured, folder, name in packages:
+    for measured, folder, option in packages:
         metrics = {
             "data": "drawn photographs of seeds that training and validation never saw",
             "model": measured.kind,
@@ -189,7 +198,7 @@ def finish(
         }
         spec = write_package(
             PackageContent(
-                id=name,
+                id=model_id if measured is int8 else f"{model_id}-{measured.kind}",
                 network={"name": recipe.network, "alpha": recipe.alpha, "parameters": parameters},
                 input_size_px=recipe.input_size_px,
                 preprocessing=recipe.preprocessing(),
@@ -201,7 +210,7 @@ def finish(
                 metrics=metrics,
                 provenance={
                     "trained_on": "drawn fundus photographs (dr_training.drawing), no patient's",
-                    "command": command + (" --float-out FOLDER" if measured is f32 else ""),
+                    "command": command + option,
                     "recipe": recipe.as_document(),
                     "environment": environment(threads=threads),
                 },
@@ -243,7 +252,9 @@ class Measured:
 
         runner = Runner(model, threads=threads)
         logits, _ = runner(validation.pixels)
-        temperature = evaluate.fit_temperature(logits, targets(validation.grades, task))
+        temperature = evaluate.fit_temperature(
+            logits, evaluate.true_classes(validation.grades, task)
+        )
         points = choose_operating_points(logits, validation.grades, temperature)
         answers = runner(test.pixels)[0]
         score = evaluate.referable_score(evaluate.softmax(answers, temperature))

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from dr_training.data.faults import DataError
 from dr_training.data.table import Photograph
+from dr_training.evaluate import true_classes
 from dr_training.evaluation import DRAWS
 from dr_training.export import MODEL_FILE
 from dr_training.gate import PASSED, Margins, gate, record_verdict
@@ -34,7 +35,6 @@ from dr_training.quantise import F32, INT8, VARIANTS, Inference, convert_variant
 from dr_training.recalibrate import CARD, recalibrate, rescaled
 from dr_training.runner import FEATURES, LOGITS, Runner
 from dr_training.scoring import Scored, encoded_photograph, score_package
-from dr_training.train_demo import targets
 from inference_image.contract import RUNTIME_TENSORFLOW
 from inference_image.decoding import PhotographError
 from inference_image.model_files import ModelFile, models_of_package
@@ -387,7 +387,7 @@ def _trained_on(
     except ValueError as error:
         raise DataError(f"{aware.network}: {error}") from None
     whole = prepared(source.spec, photographs.train, most=None)
-    classes = targets(whole.grades, source.spec.task)
+    classes = true_classes(whole.grades, source.spec.task)
     trainer.train(whole.pixels, classes, epochs=aware.epochs, rate=aware.rate, report=report)
 
     def infer(pixels: tf.Tensor) -> dict[str, tf.Tensor]:

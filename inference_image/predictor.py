@@ -439,12 +439,13 @@ class Predictor:
         probabilities: tuple[float, ...],
         head: DenseHead,
     ) -> HeatMap:
-        predicted = int(np.argmax(probabilities))
+        # Log-odds have one slope, and it is that towards "referable", whatever was predicted.
         single = head.kernels[-1].shape[1] == 1
-        heat = grad_cam(features, head, 0 if single else predicted)
+        explained = 1 if single else int(np.argmax(probabilities))
+        heat = grad_cam(features, head, 0 if single else explained)
         media_type, encoded = overlay(prepared.pixels, heat)
         return HeatMap(
-            grade=predicted,
+            grade=explained,
             media_type=media_type,
             width_px=prepared.pixels.shape[1],
             height_px=prepared.pixels.shape[0],

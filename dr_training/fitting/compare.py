@@ -12,16 +12,14 @@ once is on the front.
 
 import json
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from dr_training.data.faults import DataError
 from dr_training.fitting.plan import TrainingPlan
+from dr_training.latency import latencies
 
 _ROUNDS: Final = 25
 COMPARISON: Final = "comparison"
@@ -84,34 +82,13 @@ def compare_networks(
                 **{k: measured[k] for k in ("accuracy", "kappa", "auc", "referable_auc")},
             }
         )
-    for row, latency in zip(rows, latencies_ms(packages), strict=True):
-        row["latency_cpu_ms"] = round(latency, 2)
+    for row, latency in zip(rows, latencies(packages, rounds=_ROUNDS), strict=True):
+        row["latency_cpu_ms"] = round(latency.cpu_ms, 2)
     rows = ranked(rows)
     document = {"plan": {**plan.as_document(), "network": None}, "rows": rows}
     _write(out / f"{COMPARISON}.json", json.dumps(document, indent=2) + "\n")
     _write(out / f"{COMPARISON}.md", markdown(rows))
     return rows
-
-
-def latencies_ms(models: Sequence[Path], rounds: int = _ROUNDS) -> list[float]:
-    """Median CPU milliseconds of one inference of each `.tflite`, one thread, taking turns."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreters = []
-    for model in models:
-        interpreter = Interpreter(model_path=str(model), num_threads=1)
-        interpreter.allocate_tensors()
-        (entry,) = interpreter.get_input_details()
-        interpreter.set_tensor(entry["index"], np.zeros(entry["shape"], entry["dtype"]))
-        interpreter.invoke()
-        interpreters.append(interpreter)
-    taken: list[list[float]] = [[] for _ in models]
-    for _ in range(rounds):
-        for times, interpreter in zip(taken, interpreters, strict=True):
-            start = time.process_time()
-            interpreter.invoke()
-            times.append(1000 * (time.process_time() - start))
-    return [float(np.median(times)) for times in taken]
 
 
 def ranked(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dr_training.evaluate import accuracy, auc, quadratic_weighted_kappa, referable_score, softmax
+from dr_training.evaluate import (
+    accuracy,
+    auc,
+    class_logits,
+    quadratic_weighted_kappa,
+    referable_score,
+    softmax,
+)
 from inference_image.contract import GRADE_LABELS, REFERABLE_FROM_GRADE
 
 
@@ -18,8 +25,7 @@ def validation_figures(logits: NDArray[np.float64], grades: NDArray[np.int64]) -
     """
     positive = grades >= REFERABLE_FROM_GRADE
     if logits.shape[1] == 1:
-        both = np.concatenate([np.zeros_like(logits), logits], axis=1)
-        probabilities = softmax(both)
+        probabilities = softmax(class_logits(logits))
         truth, score = positive.astype(np.int64), probabilities[:, 1]
         kappa, area = math.nan, auc(positive, score)
     else:

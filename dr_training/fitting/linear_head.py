@@ -31,7 +31,7 @@ from dr_training.fitting.logistic import (
     choose_penalty,
     fit_logistic,
 )
-from dr_training.fitting.packaging import package_grader
+from dr_training.fitting.packaging import package_network
 from dr_training.networks import WEIGHTS_IMAGENET, build_classifier
 from dr_training.quantise import Runner, convert
 
@@ -111,7 +111,7 @@ def train_linear_head(
         report[name] = {k: None if v != v else round(v, 4) for k, v in figures.items()}
     report["environment"] = environment(threads=threads)
     out.mkdir(parents=True, exist_ok=True)
-    package_grader(
+    package_network(
         classifier.network,
         data,
         folder=out / "package",

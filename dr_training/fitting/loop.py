@@ -3,7 +3,7 @@
 Every replica computes the gradient of the sum of its photographs' losses over the number of
 photographs of the whole batch, and the optimizer adds the gradients of all replicas: the result
 does not depend on how many there are, but for batch normalisation, whose statistics are those
-of a replica's own photographs in training.
+of a replica's own photographs in training (`moving_statistics` averages them for what follows).
 
 Keras's own `fit` does not work under `MultiWorkerMirroredStrategy` (keras 3.15), hence this loop.
 """
@@ -26,6 +26,7 @@ from dr_training.data.faults import DataError
 from dr_training.data.pipeline import Augmentation, Part
 from dr_training.fitting.figures import validation_figures
 from dr_training.fitting.journal import Journal, write_history
+from dr_training.fitting.moving_statistics import MovingStatistics
 from dr_training.fitting.objectives import class_weights, photograph_loss
 from dr_training.fitting.plan import FLOAT16, TrainingPlan
 from dr_training.fitting.sharing import Sharing
@@ -117,6 +118,7 @@ class Trainer:
         self._asked_to_stop = False
         self._train_step, self._answer = self._functions()
         self._sharing = Sharing(devices)
+        self._statistics = MovingStatistics(network, devices)
 
     def run(self) -> list[dict[str, Any]]:
         """Train until the last epoch or the early stop; gives a row per epoch.
@@ -233,8 +235,10 @@ class Trainer:
                 )
             journal.step(at.epoch, at.step, loss)
             if self._must_stop(stops):
+                self._statistics.average()
                 self._save()
                 self._leave()
+        self._statistics.average()
 
     def _finish_epoch(self, journal: Journal) -> bool:
         """Validate, judge and save; gives whether a worker was asked to stop, the same on all."""

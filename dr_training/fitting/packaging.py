@@ -1,10 +1,11 @@
-"""Turns a trained grader into a package: conversion, temperature, thresholds, figures, card."""
+"""Turns a trained network into a package: conversion, temperature, thresholds, figures, card."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dr_training import evaluate
 from dr_training.data.faults import DataError
@@ -15,14 +16,24 @@ from dr_training.fitting.figures import mean_auc
 from dr_training.networks import head_layers
 from dr_training.operating_points import HIGH_SENSITIVITY, operating_points
 from dr_training.quantise import Runner, convert
-from inference_image.contract import NOT_ASSESSED, REFERABLE_FROM_GRADE
+from inference_image.contract import (
+    NOT_A_DEVICE,
+    NOT_ASSESSED,
+    REFERABLE_FROM_GRADE,
+    TASK_GRADE5,
+)
 from inference_image.model_spec import ModelSpec
 
 NOTICE: Final = "Trained by its user; not validated for clinical use."
+INTENDED_USE: Final = (
+    "Research. Before it meets patients: evaluate it on images of the cameras and the population "
+    "that it is for (dr evaluate), and recalibrate it there (dr model recalibrate). "
+    f"{NOT_A_DEVICE} {NOT_ASSESSED}"
+)
 _AIM: Final = 0.90
 
 
-def package_grader(
+def package_network(
     network: Any,
     data: TrainingData,
     *,
@@ -30,6 +41,7 @@ def package_grader(
     model_id: str,
     network_facts: Mapping[str, Any],
     provenance: Mapping[str, Any],
+    task: str = TASK_GRADE5,
     aim: float = _AIM,
     saved_model: bool = False,
 ) -> ModelSpec:
@@ -37,32 +49,40 @@ def package_grader(
 
     Temperature and thresholds (aims: `aim` sensitivity, `aim` specificity) come from the
     validation part, figures from the test part, or from the validation part where there is no
-    other, which the package then says. With `saved_model` the package holds the network as a
+    other, which the package then says. A network of the task `referable` has log-odds (n, 1), and
+    is measured on its decision alone. With `saved_model` the package holds the network as a
     SavedModel in place of the `.tflite`, for the tensorflow image.
 
     Raises:
         DataError: the validation part has no referable photograph, or no other.
     """
     validation = data.part(VALIDATION)
+    check_thresholds(validation.grades)
     positive = validation.grades >= REFERABLE_FROM_GRADE
-    if positive.all() or not positive.any():
-        raise DataError(
-            "thresholds need referable photographs and others in the validation part; it has "
-            f"{int(positive.sum())} referable of {len(positive)}"
-        )
     model, _ = convert(network, size_px=validation.size_px, calibration=None)
     runner = Runner(model, threads=1)
-    logits, _ = runner(_pixels(validation))
-    temperature = evaluate.fit_temperature(logits, validation.grades)
+    logits = evaluate.class_logits(runner(_pixels(validation))[0])
+    truth = evaluate.true_classes(validation.grades, task)
+    temperature = evaluate.fit_temperature(logits, truth)
+    raw = evaluate.referable_score(evaluate.softmax(logits))
     score = evaluate.referable_score(evaluate.softmax(logits, temperature))
+    calibration = {
+        "data": "the validation part",
+        "photographs": len(positive),
+        "temperature": {"before": 1.0, "after": temperature},
+        "expected_calibration_error": {
+            name: round(evaluate.expected_calibration_error(positive, one), 4)
+            for name, one in (("before", raw), ("after", score))
+        },
+    }
     points = operating_points(
         positive, score, sensitivity=aim, specificity=aim, data="the validation part"
     )
     measured, measured_on = validation, "validation part: it also chose epoch and thresholds"
     if TEST in data.parts and len(data.parts[TEST]):
         measured, measured_on = data.parts[TEST], "test part: it chose nothing"
-        logits, _ = runner(_pixels(measured))
-    metrics = {
+        logits = evaluate.class_logits(runner(_pixels(measured))[0])
+    metrics: dict[str, Any] = {
         "data": measured_on,
         "model": "f32",
         **evaluate.grader_metrics(
@@ -71,8 +91,10 @@ def package_grader(
             temperature=temperature,
             thresholds={point["name"]: point["threshold"] for point in points},
         ),
-        "mean_auc": round(mean_auc(evaluate.softmax(logits, temperature), measured.grades), 4),
     }
+    if task == TASK_GRADE5:
+        area = mean_auc(evaluate.softmax(logits, temperature), measured.grades)
+        metrics["mean_auc"] = round(area, 4)
     manifest = data.manifest
     gate = manifest.get("quality_gate")
     spec = write_package(
@@ -85,6 +107,7 @@ def package_grader(
             operating_points=points,
             default_operating_point=HIGH_SENSITIVITY,
             temperature=temperature,
+            calibration=calibration,
             notice=NOTICE,
             metrics=metrics,
             provenance=provenance,
@@ -93,68 +116,36 @@ def package_grader(
                 DenseLayer(kernel=kernel, bias=bias)
                 for kernel, bias in (layer.get_weights() for layer in head_layers(network))
             ],
-            card=_card(model_id, network_facts, provenance, metrics, manifest, len(model)),
+            task=task,
+            intended_use=INTENDED_USE,
+            # That of the photographs and of the backbone's weights, which are not ours.
+            licence=None,
         ),
         folder,
     )
     if saved_model:
-        from dr_training.saved_package import replace_by_saved_model
+        from dr_training.saved_model import replace_by_saved_model
 
         spec = replace_by_saved_model(folder, network)
     return spec
 
 
+def check_thresholds(grades: NDArray[np.int64]) -> None:
+    """Refuse a validation part on which no threshold can be chosen.
+
+    Args:
+        grades: (n,) of its photographs.
+
+    Raises:
+        DataError: it has no referable photograph, or no other.
+    """
+    positive = grades >= REFERABLE_FROM_GRADE
+    if positive.all() or not positive.any():
+        raise DataError(
+            "thresholds need referable photographs and others in the validation part; it has "
+            f"{int(positive.sum())} referable of {len(positive)}"
+        )
+
+
 def _pixels(part: Part) -> Any:
     return np.concatenate([batch.pixels for batch in part.batches(64)])
-
-
-def _card(
-    model_id: str,
-    network: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-    metrics: Mapping[str, Any],
-    manifest: Mapping[str, Any],
-    size_bytes: int,
-) -> str:
-    steps = ", ".join(step["step"] for step in manifest["preprocessing"]) or "none"
-    gate = "the service's" if manifest.get("quality_gate") else "none"
-    rows = "\n".join(
-        f"| {title} | {metrics[key]['value']:.3f} ({metrics[key]['low']:.3f} to "
-        f"{metrics[key]['high']:.3f}) |"
-        for title, key in (
-            ("Accuracy (5 grades)", "accuracy"),
-            ("Quadratic weighted kappa", "quadratic_weighted_kappa"),
-            ("AUC for referable DR (grade ≥ 2)", "referable_auc"),
-        )
-    )
-    return f"""# Model card: {model_id}
-
-**{NOTICE}** It is not a medical device. {NOT_ASSESSED}
-
-The model grades diabetic retinopathy on fundus photographs from 0 to 4 (ICDR scale).
-
-## Network
-{network["name"]}, backbone weights at the start: {network["backbone_weights"]}.
-{network["parameters"]:,} parameters, f32, {size_bytes / 1e6:.2f} MB. Preparation before the
-network: {steps}. Quality gate: {gate}.
-
-## Data
-Trained on {provenance["trained_on"]}.
-
-## Results
-On the {metrics["data"]}. n = {metrics["photographs"]:,}; in brackets the 95 % bootstrap interval.
-
-| figure | value |
-|---|---|
-{rows}
-| Mean AUC of one grade against the others | {metrics["mean_auc"]:.3f} |
-
-## Intended use
-Research. Before it meets patients: evaluate it on images of the cameras and the population that
-it is for (`dr evaluate`), and recalibrate it there (`dr model recalibrate`).
-
-## Reproduce
-```
-{provenance["command"]}
-```
-"""

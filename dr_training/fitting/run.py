@@ -3,7 +3,7 @@
     >>> train_records(Path("records"), Path("out/trained"), TrainingPlan(network="mobilenet"))
 
 Into the output folder go `state.npz` (to go on from), `best.npz` (weights and figures of the best
-epoch), `history.csv`, TensorBoard's events, `training.json` and, for a grader, a package that
+epoch), `history.csv`, TensorBoard's events, `training.json` and a package that
 `dr serve` serves (`package/`). Temperature and thresholds are chosen on the validation part.
 """
 
@@ -27,7 +27,7 @@ from dr_training.export import environment
 from dr_training.fitting.figures import validation_figures
 from dr_training.fitting.journal import write_history
 from dr_training.fitting.loop import BEST, STATE, Trainer
-from dr_training.fitting.packaging import package_grader
+from dr_training.fitting.packaging import check_thresholds, package_network
 from dr_training.fitting.plan import (
     AUTO,
     BFLOAT16,
@@ -37,10 +37,9 @@ from dr_training.fitting.plan import (
     TRAIN_HEAD,
     TrainingPlan,
 )
-from dr_training.fitting.results import PACKAGE, RECORDS_SHA256, REPORT
+from dr_training.fitting.results import NETWORK, PACKAGE, RECORDS_SHA256, REPORT
 from dr_training.fitting.strategies import Devices, choose_devices
 from dr_training.networks import WEIGHTS_AUTO, WEIGHTS_RANDOM, Classifier, build_classifier
-from inference_image.contract import TASK_GRADE5
 from inference_image.model_spec import file_sha256
 
 _DIGITS: Final = 4
@@ -48,7 +47,7 @@ _DIGITS: Final = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What came out: the report as JSON values, and the package's folder where there is one."""
+    """What came out: the report as JSON values, and the folder of the package (the chief's)."""
 
     report: Mapping[str, Any]
     package: Path | None
@@ -63,6 +62,7 @@ def train_records(
     cpu_devices: int = 1,
     threads: int = 1,
     saved_model: bool = False,
+    keras_file: bool = False,
     restart: bool = False,
     package_id: str | None = None,
     command: str = "dr model train",
@@ -76,7 +76,9 @@ def train_records(
         strategy: as in `strategies.choose_devices`.
         cpu_devices: logical devices of the CPU.
         threads: that decode pictures.
-        saved_model: as in `packaging.package_grader`.
+        saved_model: as in `packaging.package_network`.
+        keras_file: also write the network as `network.keras` into `out`, from which
+            quantisation-aware training goes on.
         restart: forget a training that `out` holds.
         package_id: model id; the folder's name when left out.
         command: what was typed, for the package's provenance.
@@ -89,6 +91,8 @@ def train_records(
     devices = choose_devices(strategy, cpu_devices=cpu_devices)
     data = TrainingData.open(records)
     train, validation = data.part(TRAIN), data.part(VALIDATION)
+    # Now, not after the training.
+    check_thresholds(validation.grades)
     manifest_sha256 = file_sha256(records / MANIFEST)
     out.mkdir(parents=True, exist_ok=True)
     if restart and devices.is_chief:
@@ -145,25 +149,27 @@ def train_records(
         network = _plain_network(plan, size_px=train.size_px, values=values)
         if TEST in data.parts and len(data.parts[TEST]):
             report["test"] = _measured(network, data.parts[TEST], plan.batch_size)
-        if plan.task == TASK_GRADE5:
-            package = folder / PACKAGE
-            package_grader(
-                network,
-                data,
-                folder=package,
-                model_id=package_id or out.resolve().name,
-                saved_model=saved_model,
-                network_facts={
-                    "name": plan.network,
-                    "backbone_weights": classifier.weights,
-                    "parameters": report["parameters"],
-                },
-                provenance={
-                    "trained_on": f"{len(train)} photographs of {records.name}",
-                    "command": command,
-                    **{k: report[k] for k in ("plan", "best_epoch", "devices", "environment")},
-                },
-            )
+        if keras_file:
+            _write_network(out / NETWORK, network)
+        package = folder / PACKAGE
+        package_network(
+            network,
+            data,
+            folder=package,
+            model_id=package_id or out.resolve().name,
+            task=plan.task,
+            saved_model=saved_model,
+            network_facts={
+                "name": plan.network,
+                "backbone_weights": classifier.weights,
+                "parameters": report["parameters"],
+            },
+            provenance={
+                "trained_on": f"{len(train)} photographs of {records.name}",
+                "command": command,
+                **{k: report[k] for k in ("plan", "best_epoch", "devices", "environment")},
+            },
+        )
         _write_report(folder / REPORT, report)
     return Trained(report=report, package=package)
 
@@ -223,6 +229,16 @@ def _precision(plan: TrainingPlan, devices: Devices) -> str:
     if devices.name == TPU:
         return BFLOAT16
     return FLOAT16 if tf.config.list_physical_devices("GPU") else FLOAT32
+
+
+def _write_network(path: Path, network: keras.Model) -> None:
+    # Keras goes by the suffix.
+    partial = path.with_name(f"{path.stem}.{os.getpid()}.part{path.suffix}")
+    try:
+        network.save(partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _write_report(path: Path, report: Mapping[str, Any]) -> None:

@@ -19,7 +19,6 @@ from dr_training.data.faults import DataError
 from dr_training.data.pipeline import default_threads
 from dr_training.fitting.plan import AUTO, STRATEGIES, TrainingPlan
 from dr_training.job.faults import EXIT_ASKED_WRONGLY, JobError
-from inference_image.contract import TASK_GRADE5
 
 # Set by SageMaker's own Python SDK, for containers that run scripts.
 _SAGEMAKERS: Final = ("sagemaker_", "_tuning_objective_metric")
@@ -37,11 +36,10 @@ class Hyperparameters:
     """What a training job is asked for, checked.
 
     `threads` decode and compute; the processors that the container may use when left out.
-    `package_id` is None for a referral model, which makes no package.
     """
 
     plan: TrainingPlan
-    package_id: str | None
+    package_id: str
     strategy: str = AUTO
     cpu_devices: int = 1
     threads: int
@@ -68,7 +66,7 @@ def read_hyperparameters(text: str) -> Hyperparameters:
         plan = TrainingPlan(**values)
     except DataError as error:
         raise _wrong(str(error)) from None
-    if plan.task == TASK_GRADE5 and package_id is None:
+    if package_id is None:
         raise _wrong("package_id is missing; it is the id under which the model is published")
     return Hyperparameters(
         plan=plan, package_id=package_id, **{"threads": default_threads(), **own}

@@ -48,8 +48,8 @@ def trained(archive: Path) -> Iterator[Trained]:
         package = Path(folder) / PACKAGE
         if not (package / MODEL_JSON).is_file():
             raise JobError(
-                f"{archive.name} holds no {PACKAGE}/{MODEL_JSON}; a training of five grades "
-                "leaves one, and one that only refers has nothing to serve"
+                f"{archive.name} holds no {PACKAGE}/{MODEL_JSON}, which a training leaves when it "
+                "has ended; let the training job end first"
             )
         spec = load_model_spec(package)
         verify_files(spec, package)

@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from inference_image.model_spec import load_model_spec, verify_files
+from inference_image.predictor import Predictor
+from tests.service_harness import encoded
 from tests.slow.test_training_slow import _run, training_python
 
 __all__ = ["training_python"]
@@ -89,13 +92,18 @@ for path in sorted((folder / "whole" / "tensorboard").iterdir()):
 mixed = TrainingPlan(**{{**{plan!r}, "epochs": 1, "precision": "mixed_bfloat16", "loss": "focal"}})
 half = train_records(folder / "records", folder / "half", mixed, strategy="cpu")
 referral = TrainingPlan(**{{**{plan!r}, "task": "referable"}})
-referred = train_records(folder / "records", folder / "referral", referral, strategy="cpu")
+referred = train_records(
+    folder / "records", folder / "referral", referral, strategy="cpu", saved_model=True,
+    keras_file=True,
+)
 
 # The best weights of an epoch that this training, which is finished, never came to.
 best = folder / "referral" / "best.npz"
 facts, groups = read_state(best)
 write_state(best, {{**facts, "row": {{**facts["row"], "epoch": 9, "loss": 0.125}}}}, groups)
-later = train_records(folder / "records", folder / "referral", referral, strategy="cpu")
+later = train_records(
+    folder / "records", folder / "referral", referral, strategy="cpu", results=folder / "later",
+)
 print(json.dumps({{
     "stops": stops, "steps": steps, "answered": answered, "tags": tags, "whole": whole.report,
     "cut": cut.report, "half_loss": half.report["validation"]["loss"],
@@ -118,8 +126,37 @@ for name, plan in (("mirrored-head", {head!r}), ("mirrored-all", {whole!r})):
     report = train_records(folder / "records", folder / name, TrainingPlan(**plan)).report
 assert report["devices"] == {{"strategy": "mirrored", "replicas": 2, "workers": 1}}, report
 
-# What the first of several workers would send, which has two devices: once, whole and exactly.
+# Every weight, stopped in an epoch and gone on; how far apart the devices' moving means were before
+# they were averaged, and how far they are from the average after.
+import json, os, signal, time
 import numpy as np
+from dr_training.fitting import loop
+from dr_training.fitting.moving_statistics import MovingStatistics
+step, average, gaps = loop.Journal.step, MovingStatistics.average, []
+def stopping(self, epoch, number, loss):
+    step(self, epoch, number, loss)
+    if (epoch, number) == (2, 3):
+        handler = signal.getsignal(signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        while signal.getsignal(signal.SIGTERM) is handler:
+            time.sleep(0.01)
+def averaging(self):
+    def copies():
+        local = made.strategy.experimental_local_results(self.statistics[0].value)
+        return [one.numpy() for one in local]
+    one, other = copies()
+    average(self)
+    gaps.append([float(np.abs(one - other).max())])
+    gaps[-1] += [float(np.abs(copy - (one + other) / 2).max()) for copy in copies()]
+loop.Journal.step, MovingStatistics.average = stopping, averaging
+for _ in range(2):
+    try:
+        train_records(folder / "records", folder / "mirrored-cut", TrainingPlan(**{whole!r}))
+    except loop.TrainingStoppedError:
+        pass
+(folder / "gaps.json").write_text(json.dumps(gaps))
+
+# What the first of several workers would send, which has two devices: once, whole and exactly.
 from dr_training.fitting.sharing import Sharing
 chief = Sharing(Devices(name="x", strategy=made.strategy, replicas=2, workers=2, worker=0))
 content = np.random.default_rng(0).bytes(8 * 1024 * 1024 + 13)
@@ -250,6 +287,44 @@ def test_a_training_that_was_stopped_four_times_ends_as_one_that_was_not(
 
 
 @pytest.mark.timeout(1800)
+def test_a_referral_training_leaves_a_package_that_answers_as_one(
+    trained: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, _ = trained
+    package = folder / "referral" / "package"
+    spec = load_model_spec(package)
+    verify_files(spec, package)
+    assert (spec.task, spec.labels) == ("referable", ("Not referable", "Referable"))
+    assert [point.name for point in spec.operating_points] == [
+        "high_sensitivity",
+        "high_specificity",
+    ]
+    assert "accuracy" not in spec.raw["metrics"]
+    error = spec.raw["calibration"]["expected_calibration_error"]
+    assert 0 <= min(error.values()) <= max(error.values()) <= 1
+    folders = (package, folder / "later" / "package")
+    predictors = [Predictor.load(one, threads=1) for one in folders]
+    with np.load(folder / "tiny.npz") as arrays:
+        pictures = [encoded(Image.fromarray(one), "PNG") for one in arrays["val_images"][:3]]
+    for picture in pictures:
+        answers = []
+        for predictor in predictors:
+            predictor.warm_up()
+            answers.append(predictor.predict(picture, explain="gradcam"))
+        for one in answers:
+            assert one.probabilities is not None
+            assert len(one.probabilities) == 2
+            assert sum(one.probabilities) == pytest.approx(1)
+            assert one.grade is None
+            assert one.referable.probability == pytest.approx(one.probabilities[1])
+            assert one.heat_map is not None
+            # One log-odds: what speaks for "referable" is what can be shown.
+            assert one.heat_map.grade == 1
+        # The SavedModel and the .tflite of one training.
+        assert answers[0].probabilities == pytest.approx(answers[1].probabilities, abs=1e-4)
+
+
+@pytest.mark.timeout(1800)
 def test_best_weights_of_an_epoch_that_was_never_come_to_count_with_their_own_figures(
     trained: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -289,6 +364,14 @@ def test_two_devices_and_two_workers_give_the_same_losses(
     )
     np.testing.assert_allclose(
         _losses(folder / "mirrored-head"), _losses(folder / "whole"), atol=1e-5
+    )
+    # Every device's moving statistics count, also where the training is stopped in an epoch.
+    gaps = np.array(json.loads((folder / "gaps.json").read_text()))
+    assert len(gaps) == 3  # after epoch 1, where it was stopped, and after epoch 2
+    assert gaps[:, 0].min() > 1e-4
+    assert gaps[:, 1:].max() < 1e-6
+    np.testing.assert_allclose(
+        _losses(folder / "mirrored-cut"), _losses(folder / "mirrored-all"), atol=1e-6
     )
     arguments = {
         "records": str(folder / "records"),

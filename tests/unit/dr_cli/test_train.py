@@ -59,6 +59,18 @@ def test_options_become_the_plan_and_the_exit_code_comes_back(
     assert arguments["choices"]["command"] == (
         f"dr model train {records} --out {out} --network vgg16 --loss focal --no-augment"
     )
+    assert arguments["choices"]["saved_model"] is arguments["choices"]["keras_file"] is False
+
+
+def test_a_network_to_be_quantised_leaves_its_saved_model_and_itself(
+    records: Path, tmp_path: Path, handed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "out")
+    words = ("model", "train", str(records), "--out", out, "--network", "vgg16", "--saved-model")
+    assert _run(monkeypatch, *words) == 143
+    choices = handed[0][1]["choices"]
+    assert choices["saved_model"] is choices["keras_file"] is True
+    assert choices["command"].endswith("--network vgg16 --saved-model")
 
 
 def test_the_defaults_of_the_command_are_those_of_the_plan() -> None:

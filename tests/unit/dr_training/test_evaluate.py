@@ -9,6 +9,7 @@ from dr_training.evaluate import (
     accuracy,
     auc,
     bootstrap,
+    class_logits,
     confusion,
     expected_calibration_error,
     fit_temperature,
@@ -21,6 +22,7 @@ from dr_training.evaluate import (
     specificity,
     threshold_for_sensitivity,
     threshold_for_specificity,
+    true_classes,
 )
 
 POSITIVE = np.array([False, False, True, True])
@@ -167,3 +169,20 @@ def test_a_referral_model_is_measured_on_its_decision_alone() -> None:
     # 30 of 30: exact, not certain.
     low = figures["operating_points"]["even"]["sensitivity"]["low"]
     assert low == pytest.approx(0.025 ** (1 / 30), abs=1e-4)
+
+
+def test_log_odds_are_the_logits_of_two_classes() -> None:
+    odds = np.array([[0.0], [2.0], [-1.0]])
+    both = softmax(class_logits(odds))
+    assert both[:, 1] == pytest.approx(1 / (1 + np.exp(-odds[:, 0])))
+    # A temperature divides the odds, as the service does.
+    cooled = softmax(class_logits(odds), 2.0)
+    assert cooled[:, 1] == pytest.approx(1 / (1 + np.exp(-odds[:, 0] / 2)))
+    grades = np.zeros((2, 5))
+    assert class_logits(grades) is grades
+
+
+def test_the_true_class_of_a_referral_model_is_whether_to_refer() -> None:
+    grades = np.arange(5)
+    assert true_classes(grades, "grade5").tolist() == [0, 1, 2, 3, 4]
+    assert true_classes(grades, "referable").tolist() == [0, 0, 1, 1, 1]

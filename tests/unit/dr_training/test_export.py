@@ -146,6 +146,16 @@ def test_a_referral_package_has_its_own_two_labels(tmp_path: Path) -> None:
     assert (spec.task, spec.labels) == ("referable", ("Not referable", "Referable"))
 
 
+def test_the_card_of_a_network_trained_here_says_what_it_began_with(tmp_path: Path) -> None:
+    network = {"name": "mobilenet", "parameters": 3, "backbone_weights": "random"}
+    changes = {"network": network, "card": None, "licence": None, "intended_use": "Research."}
+    write_package(_content(**changes), tmp_path)
+    card = (tmp_path / "MODEL_CARD.md").read_text()
+    assert "| backbone's weights at the start | random |" in card
+    assert "| licence | not stated |" in card
+    assert "## Intended use\nResearch." in card
+
+
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [

@@ -101,6 +101,17 @@ def test_a_referral_model_answers_with_two_probabilities_and_no_grade(
     assert answer.consistent is None
 
 
+@pytest.mark.parametrize("log_odds", [2.0, -2.0])
+def test_the_heat_map_of_log_odds_is_that_of_referable_and_says_so(log_odds: float) -> None:
+    head = DenseHead(kernels=(np.ones((8, 1), np.float32),), biases=(np.zeros(1, np.float32),))
+    model = predictor(log_odds, head=head, task="referable", labels=("Not referable", "Referable"))
+    model.warm_up()
+    answer = model.predict(drawn_jpeg(), explain="gradcam")
+    assert answer.label == ("Referable" if log_odds > 0 else "Not referable")
+    assert answer.heat_map is not None
+    assert answer.heat_map.grade == 1
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_none_is_an_error_of_the_engine(value: float) -> None:
     with pytest.raises(EngineError, match="tiny-test"):

@@ -46,9 +46,9 @@ def test_every_field_of_a_plan_can_be_said_as_a_text() -> None:
     assert not [name for name in document if document[name] == usual[name]]
     texts = {name: str(value) for name, value in document.items()}
     own = {"strategy": "multi-worker", "cpu_devices": "2", "threads": "4"}
-    read = read_hyperparameters(json.dumps({**texts, **own}))
+    read = read_hyperparameters(json.dumps({**texts, **own, "package_id": "referral-1"}))
     assert read.plan == wanted
-    assert read.package_id is None
+    assert read.package_id == "referral-1"
     assert (read.strategy, read.cpu_devices, read.threads) == ("multi-worker", 2, 4)
 
 
@@ -117,6 +117,7 @@ def test_a_value_that_cannot_be_is_one_sentence(name: str, value: str, said: str
         ("null", "one JSON object"),
         ({}, "network is missing"),
         ({"network": "mobilenet"}, "package_id is missing"),
+        ({"network": "mobilenet", "task": "referable"}, "package_id is missing"),
         ({**LEAST, "epochs": 5}, "'epochs' must be a text, as SageMaker gives it; it is 5"),
         ({**LEAST, "epochs": None}, "'epochs' must be a text"),
         ({**LEAST, "epochs": ["5"] * 1000}, "'epochs' must be a text"),
