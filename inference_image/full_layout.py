@@ -273,6 +273,7 @@ class FullLayout:
                     ready.unlink()
             time.sleep(_POLL_S)
         give_up = time.monotonic() + _KILL_AFTER_S
+        self._log.info("stopping")
         # nginx closes idle connections on QUIT, also where a request is already on its way. So it
         # first says in each answer that the connection ends, for as long as the lean layout does.
         with contextlib.suppress(OSError):

@@ -413,7 +413,7 @@ def _run_worker(
         timeout_graceful_shutdown=_DRAIN_S,
         backlog=_BACKLOG,
     )
-    server = _server_class(heartbeat)(config)
+    server = _server_class(log, heartbeat)(config)
     server.run(sockets=[listener])
     log.close()
     if not failures:
@@ -437,7 +437,9 @@ def _log_server(log: JsonLog) -> None:
         server_log.addHandler(Handler())
 
 
-def _server_class(heartbeat: Callable[[], None] | None = None) -> "type[uvicorn.Server]":
+def _server_class(
+    log: JsonLog, heartbeat: Callable[[], None] | None = None
+) -> "type[uvicorn.Server]":
     import asyncio
 
     import uvicorn
@@ -475,11 +477,12 @@ def _server_class(heartbeat: Callable[[], None] | None = None) -> "type[uvicorn.
                 *self.server_state.default_headers,
                 (b"connection", b"close"),
             ]
-            for connection in list(self.server_state.connections):
+            connections = self.server_state.connections
+            log.info("stopping", connections=len(connections))
+            for connection in list(connections):
                 if not is_idle(connection):
                     connection.shutdown()
             begun = time.monotonic()
-            connections = self.server_state.connections
             while time.monotonic() < begun + _IDLE_WITHIN_S and any(map(is_idle, connections)):
                 await asyncio.sleep(_POLL_S)
             give_up = time.monotonic() + _ACCEPT_WITHIN_S

@@ -137,8 +137,23 @@ class InProcess:
         )
 
 
+# Starts the service with other spans of time: a test that is in the middle of one would have to be
+# as quick as the span is short.
+_OTHER_SPANS = """\
+import json, os
+from inference_image import serve
+for name, value in json.loads(os.environ.pop("TEST_SPANS")).items():
+    assert hasattr(serve, name), name
+    setattr(serve, name, value)
+raise SystemExit(serve.main())
+"""
+
+
 class Served:
-    """A real `python -m inference_image.serve` on a free port of the loopback interface."""
+    """A real `python -m inference_image.serve` on a free port of the loopback interface.
+
+    `spans` are constants of `serve` in seconds that this process has otherwise.
+    """
 
     def __init__(
         self,
@@ -147,6 +162,7 @@ class Served:
         environment: Mapping[str, str] | None = None,
         prefix: tuple = (),
         python: str = sys.executable,
+        spans: Mapping[str, float] | None = None,
     ) -> None:
         self.model_dir = model_dir
         self._environment = {
@@ -159,7 +175,11 @@ class Served:
             "SAGEMAKER_BIND_TO_PORT": "0",
             **(environment or {}),
         }
-        self._command = [*prefix, python, "-m", "inference_image.serve", "serve"]
+        how = ["-m", "inference_image.serve"]
+        if spans is not None:
+            self._environment["TEST_SPANS"] = json.dumps(spans)
+            how = ["-c", _OTHER_SPANS]
+        self._command = [*prefix, python, *how, "serve"]
         self.events: list[dict[str, Any]] = []
         self.port = 0
 

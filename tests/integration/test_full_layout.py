@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,13 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
+def command_of(pid: int) -> str:
+    """Its command line; empty where the process has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    return ""
+
+
 def masters(served: Served) -> tuple[int, int]:
     """Process ids of nginx and of gunicorn, which are the children of the first process."""
     pid = served.process.pid
@@ -87,13 +93,11 @@ def test_two_workers_behind_nginx_are_one_container(tmp_path: Path) -> None:
 
 def test_until_a_worker_is_ready_nginx_says_so_at_once() -> None:
     with full(**TWO_WORKERS) as served:
-        begun = time.monotonic()
         first = served.request("GET", "/ping")
         assert first.status == 503
         assert first.headers["content-type"] == "application/problem+json"
         assert first.headers["retry-after"] == "1"
         assert first.json()["retry_after_s"] == 1.0
-        assert time.monotonic() - begun < 10
         assert invoke(served).status in (200, 503)
         served.wait_ready()
         assert {invoke(served).status for _ in range(20)} == {200}
@@ -194,9 +198,15 @@ def test_a_request_that_is_under_way_at_sigterm_is_answered() -> None:
         connection.putheader("Content-Length", str(len(body)))
         connection.endheaders()
         connection.send(body[:1000])
-        time.sleep(0.3)
+        wait_until(lambda: b"dr_pending_requests 1\n" in served.request("GET", "/metrics").body)
+        _, gunicorn = masters(served)
+        nginx = [
+            pid for pid, command in descendants(served.process.pid).items() if "worker" in command
+        ]
         stop(served)
-        time.sleep(1.0)
+        # nginx takes nobody any more, and finishes what it has.
+        wait_until(lambda: any("shutting down" in command_of(pid) for pid in nginx))
+        assert alive(gunicorn)
         connection.send(body[1000:])
         response = connection.getresponse()
         assert response.status == 200
@@ -234,7 +244,7 @@ def test_under_load_every_accepted_request_is_answered_at_sigterm() -> None:
         callers = [threading.Thread(target=load) for _ in range(8)]
         for caller in callers:
             caller.start()
-        time.sleep(1.5)
+        wait_until(lambda: outcomes["200"] > 8)
         stop(served)
         assert served.end() == 0
         finished.set()
@@ -272,9 +282,8 @@ def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
         before = set(descendants(masters(served)[1]))
         assert len(before) == 2
         os.kill(min(before), signal.SIGKILL)
-        # nginx learns of it by the end of its connections; a request before that gets 503.
+        # nginx learns of it by the end of its connections, which comes before that of the process.
         wait_until(lambda: not alive(min(before)))
-        time.sleep(0.2)
         statuses = {invoke(served).status for _ in range(10)}
         wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 3)
         assert statuses == {200}
