@@ -140,11 +140,13 @@ class InProcess:
 # Starts the service with other spans of time: a test that is in the middle of one would have to be
 # as quick as the span is short.
 _OTHER_SPANS = """\
-import json, os
+import importlib, json, os
 from inference_image import serve
-for name, value in json.loads(os.environ.pop("TEST_SPANS")).items():
-    assert hasattr(serve, name), name
-    setattr(serve, name, value)
+for path, value in json.loads(os.environ.pop("TEST_SPANS")).items():
+    name, _, span = path.partition(".")
+    module = importlib.import_module(f"inference_image.{name}")
+    assert hasattr(module, span), path
+    setattr(module, span, value)
 raise SystemExit(serve.main())
 """
 
@@ -152,7 +154,7 @@ raise SystemExit(serve.main())
 class Served:
     """A real `python -m inference_image.serve` on a free port of the loopback interface.
 
-    `spans` are constants of `serve` in seconds that this process has otherwise.
+    `spans` are seconds that constants have in this process, by module and name.
     """
 
     def __init__(

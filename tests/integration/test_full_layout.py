@@ -34,6 +34,10 @@ def full(model: Path = TINY_MODEL, *, prefix: tuple[str, ...] = (), **environmen
     return Served(model, environment={"DR_LAYOUT": "full", **environment}, prefix=prefix)
 
 
+def full_with(spans: dict[str, float], **environment: str) -> Served:
+    return Served(TINY_MODEL, environment={"DR_LAYOUT": "full", **environment}, spans=spans)
+
+
 def invoke(served: Served) -> Any:
     return served.request("POST", "/invocations", drawn_jpeg(), JPEG)
 
@@ -152,7 +156,8 @@ def test_what_is_no_http_is_a_problem_too() -> None:
 
 
 def test_a_request_on_an_idle_connection_is_answered_while_it_stops(tmp_path: Path) -> None:
-    with running(full(**TWO_WORKERS, TMPDIR=str(tmp_path))) as served:
+    moment_s = {"full_layout._IDLE_WITHIN_S": 4.0}
+    with running(full_with(moment_s, **TWO_WORKERS, TMPDIR=str(tmp_path))) as served:
         connection = served.connect()
         for moment in ("before", "after"):
             connection.request("POST", "/invocations", drawn_jpeg(), JPEG)

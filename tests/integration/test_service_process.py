@@ -95,7 +95,7 @@ def test_sigterm_lets_the_request_in_flight_finish(workers: str) -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_request_on_an_idle_connection_is_answered_while_it_stops(workers: str) -> None:
     environment = {"MODEL_SERVER_WORKERS": workers, "DR_SERVING_MODE": "realtime"}
-    patient = Served(TINY_MODEL, environment=environment, spans={"_IDLE_WITHIN_S": 600})
+    patient = Served(TINY_MODEL, environment=environment, spans={"serve._IDLE_WITHIN_S": 600})
     with running(patient) as served:
         wait_until(lambda: count(served, "ready") == int(workers))
         connection = served.connect()
@@ -152,7 +152,7 @@ def test_an_attribute_in_a_second_header_counts_as_well() -> None:
 
 def test_a_connection_that_stays_idle_does_not_keep_it_from_stopping() -> None:
     # What would be kept from stopping would be kept for ever.
-    with running(Served(TINY_MODEL, spans={"_DRAIN_S": 36_000})) as served:
+    with running(Served(TINY_MODEL, spans={"serve._DRAIN_S": 36_000})) as served:
         connection = served.connect()
         connection.request("GET", "/ping")
         assert connection.getresponse().read()
