@@ -133,10 +133,14 @@ class JsonLog:
                 return True
             # Past Python's own buffer: a line that is stuck there would be waited for at exit.
             target = sys.stdout.fileno()
-            _, writable, _ = select.select([], [target], [], patience_s)
-            if writable:
-                os.write(target, text.encode())
-            return bool(writable)
+            left = text.encode()
+            while left:
+                _, writable, _ = select.select([], [target], [], patience_s)
+                if not writable:
+                    return False
+                # Of a long line a pipe that does not block takes what it has room for.
+                left = left[os.write(target, left) :]
+            return True
         except (OSError, ValueError):
             # Closed, full or gone: the service goes on without its log.
             return False

@@ -11,7 +11,17 @@ from PIL import Image
 from inference_image.http_app import create_app
 from inference_image.settings import Settings
 from tests.contract.test_service import REFUSALS, SMALL_LIMITS
-from tests.service_harness import TINY_MODEL, InProcess, Served, b64, drawn_jpeg, running
+from tests.described_answers import Described
+from tests.photograph_files import dicom
+from tests.service_harness import (
+    TINY_MODEL,
+    InProcess,
+    Served,
+    b64,
+    drawn_jpeg,
+    drawn_pixels,
+    running,
+)
 
 ENVIRONMENT = {**SMALL_LIMITS, "SAGEMAKER_BATCH": "true"}
 
@@ -25,7 +35,7 @@ def service(request: pytest.FixtureRequest) -> Iterator[Any]:
         settings = Settings.from_environment({**ENVIRONMENT, "DR_MODEL_DIR": str(TINY_MODEL)})
         transport = InProcess(create_app(settings))
     with running(transport) as ready:
-        yield ready
+        yield Described(ready)
 
 
 def invoke(service: Any, body: bytes, content_type: str, **headers: str) -> Any:
@@ -64,6 +74,7 @@ MORE_REFUSALS = [
         "image/svg+xml",
     ),
     ("no UTF-8", lambda: b'{"image": "\xff\xfe"}', "application/json", 400, ""),
+    ("DICOM cut", lambda: dicom(drawn_pixels(size_px=200))[:1500], "application/dicom", 422, ""),
     ("line feed only", lambda: b"\n", "application/x-image", 422, ""),
 ]
 
@@ -99,6 +110,16 @@ def test_of_several_images_each_is_an_answer_or_a_record_in_its_place(service: A
     assert statuses == [None, 400, 400, 422, None]
     bad = json.dumps({"inputs": ["@@", "@@"]}).encode()
     assert [e["status"] for e in invoke(service, bad, "application/json").json()] == [400, 400]
+
+
+def test_the_platform_is_told_how_to_send(service: Any) -> None:
+    reply = service.request("GET", "/execution-parameters")
+    assert reply.status == 200
+    parameters = reply.json()
+    assert parameters["BatchStrategy"] == "SINGLE_RECORD"
+    assert parameters["MaxConcurrentTransforms"] >= 1
+    assert parameters["MaxPayloadInMB"] * 2**20 >= int(SMALL_LIMITS["DR_MAX_IMAGE_BYTES"])
+    assert parameters["MaxConcurrentTransforms"] * parameters["MaxPayloadInMB"] <= 100
 
 
 def test_a_good_image_is_graded_as_ever(service: Any) -> None:

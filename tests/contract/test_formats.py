@@ -65,18 +65,6 @@ def service(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield Described(ready)
 
 
-@pytest.fixture(scope="module", params=["application", "process"])
-def batch(request: pytest.FixtureRequest) -> Iterator[Any]:
-    environment = {"DR_MODEL_DIR": str(TINY_MODEL), "SAGEMAKER_BATCH": "true"}
-    transport: Any
-    if request.param == "application":
-        transport = InProcess(create_app(Settings.from_environment(environment)))
-    else:
-        transport = Served(TINY_MODEL, environment=environment)
-    with running(transport) as ready:
-        yield Described(ready)
-
-
 def post(service: Any, body: bytes, content_type: str, **headers: str) -> Any:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return service.request("POST", "/invocations", body, {"Content-Type": content_type, **named})
@@ -268,49 +256,6 @@ def test_the_log_of_several_counts_outcomes(service: Any) -> None:
     assert reply.status == 200
     # Lines are written behind the answers.
     wait_until(lambda: '"outcomes": ["graded", "refused 415"]' in service.logged())
-
-
-# --- Batch Transform ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("body", "content_type", "status"),
-    [
-        (b"", "image/jpeg", 400),
-        (b"hello", "application/x-image", 422),
-        (b"GIF89a" + bytes(30), "image/jpeg", 415),
-        (drawn_jpeg()[:2000], "image/jpeg", 422),
-        (drawn_jpeg(), "image/png", 415),
-        (drawn_jpeg(), "text/plain", 415),
-        (png(np.zeros((1, 1, 3), np.uint8)).replace(b"\0\0\0\x01", b"\0\1\0\0", 2), "", 413),
-        (b"{", "application/json", 400),
-        (dicom(drawn_pixels(size_px=200))[:1500], "application/dicom", 422),
-    ],
-)
-def test_a_bad_image_of_a_batch_is_a_record(
-    batch: Any, body: bytes, content_type: str, status: int
-) -> None:
-    reply = post(batch, body, content_type)
-    assert reply.status == 200
-    assert reply.headers["content-type"] == "application/json"
-    assert reply.json()["status"] == status
-    assert reply.json()["detail"]
-    row = post(batch, body, content_type, Accept="text/csv")
-    assert (row.status, row.body) == (200, b",,,,,,,,\n")
-
-
-def test_a_good_image_of_a_batch_is_graded(batch: Any) -> None:
-    assert post(batch, eye(5), "image/jpeg").json()["quality"]["gradable"] is True
-
-
-def test_the_platform_is_told_how_to_send_a_batch(batch: Any) -> None:
-    reply = batch.request("GET", "/execution-parameters")
-    assert reply.status == 200
-    parameters = reply.json()
-    assert parameters["BatchStrategy"] == "SINGLE_RECORD"
-    assert parameters["MaxConcurrentTransforms"] >= 1
-    assert parameters["MaxPayloadInMB"] >= 25
-    assert parameters["MaxConcurrentTransforms"] * parameters["MaxPayloadInMB"] <= 100
 
 
 def test_every_accepted_content_type_is_used_here() -> None:

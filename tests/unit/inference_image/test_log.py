@@ -6,6 +6,7 @@ import os
 import select
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -59,6 +60,25 @@ def test_a_full_pipe_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
         # What waited comes out as soon as somebody reads.
         first = json.loads(reader.readline())
         assert first["number"] == 0
+
+
+def test_a_line_that_a_pipe_takes_in_pieces_stays_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who shares the pipe may have set it not to block."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with os.fdopen(reading, "rb") as reader, ThreadPoolExecutor(1) as beside:
+        with os.fdopen(writing, "w") as stdout:
+            monkeypatch.setattr(sys, "stdout", stdout)
+            everything = beside.submit(reader.read)
+            log = JsonLog(level="info")
+            log.in_background()
+            for number in range(3):
+                log.info("line", number=number, filling="x" * 200_000)
+            log.close(within_s=60)
+        lines = [json.loads(line) for line in everything.result().splitlines()]
+    assert [(line["number"], len(line["filling"])) for line in lines] == [
+        (number, 200_000) for number in range(3)
+    ]
 
 
 def test_closing_writes_what_waits() -> None:
