@@ -20,7 +20,7 @@ from dr_experiments.deployment_cost import (
 )
 from dr_experiments.measured import Measured, measured
 from dr_experiments.months import ROUND_TRIP, Month
-from dr_experiments.pricing import PriceTable, UnknownPriceError
+from dr_experiments.pricing import ITEM_DATA_IN, PriceTable, UnknownPriceError
 from dr_experiments.recommend import (
     PLATFORM_WORDS,
     Option,
@@ -115,7 +115,8 @@ def print_costs(
     for line in missing:
         typer.echo(f"no cost: {line}", err=True)
     if not rows:
-        raise CommandError("none of the configurations has a cost; the reasons are above")
+        hint = _data_hint(" ".join(missing))
+        raise CommandError(f"none of the configurations has a cost; the reasons are above.{hint}")
 
 
 def print_recommendation(
@@ -153,7 +154,7 @@ def print_recommendation(
     typer.echo(markdown_table(head, [_row(one) for one in (*ranking.suitable, *ranking.others)]))
     words = explain(ranking, wish=wish)
     if ranking.choice is None:
-        raise CommandError(words)
+        raise CommandError(words + _data_hint(words))
     typer.echo(f"\n{words}")
     if not data:
         typer.echo(_WITHOUT_DATA)
@@ -220,6 +221,13 @@ def _sized(
     else:
         setup = replace(one.setup, storage_gb=Decimal(str(storage_gb)))
     return replace(one, setup=setup)
+
+
+def _data_hint(words: str) -> str:
+    """What helps where only the charge for data has no price."""
+    if f"no price for {ITEM_DATA_IN}" not in words:
+        return ""
+    return " Or leave that charge out, and have the result say so, with --without-data."
 
 
 def _on_instance(one: Measured) -> bool:

@@ -11,12 +11,14 @@ from statistics import fmean
 from typing import Final
 
 from dr_experiments.deployment_cost import MODE_LAMBDA, Setup
+from dr_experiments.loadgen import LOADGEN_PREFIX
 from dr_experiments.records import RequestRecord, platform_of
 from dr_experiments.statistics import Interval, Summary, percentile, summarise
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 from stacks.matrix import MATRIX, STACK_PREFIX, Deployment
 
 _ANSWERED: Final = "ok"
+_LOAD_PREFIXES: Final = ("load-", LOADGEN_PREFIX)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +88,7 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
     if len(models) > 1:
         raise ValueError(f"{name} answered with {len(models)} models; measure one at a time")
     round_trips = [float(record.fullLatency or 0) for record in warm]
-    # An open loop's answer is late from the moment at which it should have been asked for.
-    waits = [float(record.response_time_s or record.fullLatency or 0) for record in warm]
+    waits = [_wait_s(record) for record in warm]
     inits = [r.init_duration_ms / 1000 for r in records if r.init_duration_ms is not None]
     row = row_of(name)
     return Measured(
@@ -106,6 +107,21 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
         platform=platform_of(records),
         init_s=fmean(inits) if inits else None,
     )
+
+
+def is_load(scenario: str) -> bool:
+    """Whether a scenario has many requests open at once."""
+    return scenario.startswith(_LOAD_PREFIXES)
+
+
+def _wait_s(record: RequestRecord) -> float:
+    """What a person would have waited.
+
+    Under load an answer is late from the moment at which it was due. In a calm scenario the moment
+    is only the client's own pace, and a request that waits for the one before keeps nobody waiting.
+    """
+    due = record.response_time_s if is_load(record.scenario) else None
+    return float(due or record.fullLatency or 0)
 
 
 def _setup(record: RequestRecord, row: Deployment | None) -> Setup | None:

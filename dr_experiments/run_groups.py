@@ -17,11 +17,10 @@ from typing import Final
 
 from dr_experiments.cold_start import COLD_PHASES
 from dr_experiments.loadgen import LOADGEN_PREFIX, OFFLINE
-from dr_experiments.measured import Measured, measured
+from dr_experiments.measured import Measured, is_load, measured
 from dr_experiments.records import RequestRecord, platform_of
 
 _ANSWERED: Final = "ok"
-_LOAD_PREFIXES: Final = ("load-", LOADGEN_PREFIX)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,7 @@ class Group:
     @property
     def is_load(self) -> bool:
         """Whether many requests were open at once."""
-        return self.scenario.startswith(_LOAD_PREFIXES)
+        return is_load(self.scenario)
 
     @property
     def has_due_times(self) -> bool:

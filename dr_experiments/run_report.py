@@ -7,7 +7,7 @@ SVG and PNG. Everything is derived from records; nothing is measured here.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -169,15 +169,22 @@ def _platform_notices(groups: Sequence[Group], words: Words) -> list[str]:
     placeless = [name for name, g in unsaid.items() if not any(r.region for r in g.records)]
     undecided = [name for name in unsaid if name not in placeless]
     platforms = dict.fromkeys(group.platform for group in groups)
+    every = {group.configuration for group in groups}
+
+    def named(some: Iterable[str]) -> str:
+        """Their names, or that it is all of them: a dozen names would hide what is said."""
+        some = list(some)
+        return words("everything") if set(some) == every else ", ".join(some)
+
     if len(platforms) > 1:
         listed = ", ".join(platform_name(platform, words) for platform in platforms)
         lines.append(words("mixed_platforms", platforms=listed))
     if local:
-        lines.append(words("local_aws", names=", ".join(local)))
+        lines.append(words("local_aws", names=named(local)))
     if placeless:
-        lines.append(words("no_region", names=", ".join(placeless)))
+        lines.append(words("no_region", names=named(placeless)))
     if undecided:
-        lines.append(words("region_or_local", names=", ".join(undecided)))
+        lines.append(words("region_or_local", names=named(undecided)))
     return lines
 
 

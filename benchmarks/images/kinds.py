@@ -2,10 +2,12 @@
 
     $ python -m benchmarks.images.kinds --package model_artifacts/mobilenet-saved
 
-The study compared an unoptimised image, one of two stages and one of reduced dependencies;
-`lean` is this project's own Dockerfile with TensorFlow. The service and the model are the same in
-all four, so that what differs is the image. A start here has no transfer in it (the image is on
-the machine): that part is a model, bytes over an assumed rate, and labelled so.
+First all images are built and weighed, then they are started in turn, so that whatever else the
+machine does meets each of them alike; the processor time until a container is ready depends on
+that least. The study compared an unoptimised image, one of two stages and one of reduced
+dependencies; `lean` is this project's own Dockerfile with TensorFlow. The service and the model are
+the same in all four, so that what differs is the image. A start here has no transfer in it (the
+image is on the machine): that part is a model, bytes over an assumed rate, and labelled so.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dr_experiments.cold_start import ReadyLine, read_ready_lines
+from dr_experiments.provenance import machine_busy
 from tools.docker_engine import Engine, EngineError, debian_base, docker_engine
 from tools.image import CACHE, CONTEXT, ROOT, Build, build_image, docker_build, save
 
@@ -46,21 +49,27 @@ RATES_MB_PER_S: Final = (50, 100, 200)
 MEGABYTE: Final = 1_000_000
 _BUILD_S: Final = 3600
 _READY_S: Final = 240.0
+_CGROUPS: Final = Path("/sys/fs/cgroup")
 _LIMITS: Final = ("--memory", "3g", "--memory-swap", "3g", "--cpus", "1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start in seconds: from the command that runs the container, and by its own log."""
+    """One start in seconds: from the command that runs the container, and by its own log.
+
+    `cpu_s` is the processor time of the container until it is ready, None where its control group
+    cannot be read.
+    """
 
     ready_s: float
     process_start_s: float
     imports_s: float
     model_load_s: float
     first_prediction_s: float
+    cpu_s: float | None = None
 
     @classmethod
-    def of(cls, ready_s: float, line: ReadyLine) -> "Start":
+    def of(cls, ready_s: float, line: ReadyLine, *, cpu_s: float | None = None) -> "Start":
         """Split by the container's ready line; the rest is the engine's and the process's start."""
         own_ms = line.imports_ms + line.model_load_ms + line.warm_up_ms
         return cls(
@@ -69,6 +78,7 @@ class Start:
             imports_s=line.imports_ms / 1000,
             model_load_s=line.model_load_ms / 1000,
             first_prediction_s=line.warm_up_ms / 1000,
+            cpu_s=cpu_s,
         )
 
 
@@ -149,52 +159,90 @@ def start_once(engine: Engine, tag: str, package: Path) -> Start:
                 )
             time.sleep(0.02)
         ready_s = time.monotonic() - begin
+        cpu_s = _cpu_s(engine.run("inspect", "--format", "{{.State.Pid}}", identity).stdout.strip())
         log = engine.run("logs", identity)
         lines = read_ready_lines((log.stdout + log.stderr).splitlines())
         if len(lines) != 1:
             raise EngineError(f"{tag} logged {len(lines)} ready lines")
-        return Start.of(ready_s, next(iter(lines.values())))
+        return Start.of(ready_s, next(iter(lines.values())), cpu_s=cpu_s)
     finally:
         engine.run("rm", "--force", "--volumes", identity, check=False)
 
 
-def measure(engine: Engine, name: str, package: Path, *, starts: int) -> Kind:
-    """Build, start `starts` times after one start that is not counted, and weigh one kind."""
-    tag = f"dr-kind:{name}"
-    print(f"building {name} …", file=sys.stderr, flush=True)
-    build_kind(engine, name, tag=tag)
+def weighed(engine: Engine, name: str, folder: Path) -> tuple[int, int]:
+    """Bytes of a kind, compressed and on disk; it is in the engine afterwards, and in `folder`.
+
+    An image that lies in the folder is loaded instead of built, and not weighed again.
+    """
+    archive, sizes = folder / f"{name}.tar", folder / f"{name}.json"
+    if archive.is_file() and sizes.is_file():
+        print(f"loading {name} …", file=sys.stderr, flush=True)
+        engine.run("load", "--input", str(archive), timeout_s=_BUILD_S)
+    else:
+        print(f"building {name} …", file=sys.stderr, flush=True)
+        build_kind(engine, name, tag=_tag(name))
+        found = save(engine, _tag(name), archive)
+        sizes.write_text(json.dumps([found.compressed_bytes, found.unpacked_bytes]))
+    compressed, on_disk = json.loads(sizes.read_text())
+    return int(compressed), int(on_disk)
+
+
+def started(
+    engine: Engine, names: Sequence[str], package: Path, *, starts: int
+) -> dict[str, tuple[Start, ...]]:
+    """Start all kinds in turn, `starts` times after one round that is not counted.
+
+    The first start reads the files from the disk; the others from memory.
+    """
+    found: dict[str, list[Start]] = {name: [] for name in names}
+    for turn in range(starts + 1):
+        for name in names:
+            start = start_once(engine, _tag(name), package)
+            if turn:
+                found[name].append(start)
+    return {name: tuple(starts) for name, starts in found.items()}
+
+
+def _tag(name: str) -> str:
+    return f"dr-kind:{name}"
+
+
+def _cpu_s(pid: str) -> float | None:
+    """Processor seconds of the control group that a process is in; None where nobody says."""
     try:
-        # The first start reads the files from the disk; the others from memory.
-        start_once(engine, tag, package)
-        found = tuple(start_once(engine, tag, package) for _ in range(starts))
-        with tempfile.TemporaryDirectory(prefix="dr-kinds-") as work:
-            archive = save(engine, tag, Path(work) / "image.tar")
-        return Kind(
-            name=name,
-            measured=datetime.now(UTC).date().isoformat(),
-            compressed_bytes=archive.compressed_bytes,
-            on_disk_bytes=archive.unpacked_bytes,
-            starts=found,
-        )
-    finally:
-        engine.run("rmi", "--force", tag, check=False)
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            if "cpuacct" in controllers.split(","):
+                usage = _CGROUPS / "cpuacct" / path.lstrip("/") / "cpuacct.usage"
+                return int(usage.read_text()) / 1e9
+            if not controllers and (_CGROUPS / "cgroup.controllers").exists():
+                text = (_CGROUPS / path.lstrip("/") / "cpu.stat").read_text()
+                usage_us = dict(entry.split() for entry in text.splitlines())["usage_usec"]
+                return int(usage_us) / 1e6
+    except (OSError, ValueError, KeyError):
+        pass
+    return None
 
 
 def table(kinds: Sequence[Kind]) -> str:
     """Markdown: sizes in MB (10^6 bytes), mean seconds of the phases, the modelled transfer."""
     rates = [f"at {rate} MB/s, s" for rate in RATES_MB_PER_S]
     headings = [
-        *("image", "compressed, MB", "on disk, MB", "n", "ready, s", "start of process, s"),
-        *("imports, s", "model load, s", "first prediction, s", *rates),
+        *("image", "compressed, MB", "on disk, MB", "n", "ready, s", "CPU until ready, s"),
+        *("start of process, s", "imports, s", "model load, s", "first prediction, s", *rates),
     ]
     lines = [f"| {' | '.join(headings)} |", f"| --- |{' --- |' * (len(headings) - 1)}"]
     for kind in kinds:
-        phases = ("ready_s", "process_start_s", "imports_s", "model_load_s", "first_prediction_s")
+        phases = ("process_start_s", "imports_s", "model_load_s", "first_prediction_s")
+        cpu = [start.cpu_s for start in kind.starts if start.cpu_s is not None]
         cells = [
             kind.name,
             f"{kind.compressed_bytes / MEGABYTE:.0f}",
             f"{kind.on_disk_bytes / MEGABYTE:.0f}",
             str(len(kind.starts)),
+            f"{_mean([start.ready_s for start in kind.starts]):.2f}",
+            f"{_mean(cpu):.2f}" if cpu else "not known",
             *(f"{_mean([getattr(s, phase) for s in kind.starts]):.2f}" for phase in phases),
             *(f"{transfer_s(kind.compressed_bytes, mb_per_s=rate):.1f}" for rate in RATES_MB_PER_S),
         ]
@@ -219,7 +267,7 @@ def merged(before: Sequence[Kind], now: Sequence[Kind]) -> list[Kind]:
     return [known[name] for name in KINDS if name in known]
 
 
-def document(kinds: Sequence[Kind], *, engine_version: str) -> dict[str, Any]:
+def document(kinds: Sequence[Kind], *, engine_version: str, busy: str | None) -> dict[str, Any]:
     """As it is written to `OUT`."""
     return {
         "command": "python -m benchmarks.images.kinds --package FOLDER",
@@ -227,6 +275,7 @@ def document(kinds: Sequence[Kind], *, engine_version: str) -> dict[str, Any]:
         "limits": " ".join(_LIMITS),
         "unit": "bytes (compressed: gzip -6 of each layer) and seconds",
         "transfer": "a model: compressed bytes over an assumed rate",
+        "busy": busy,
         "kinds": [asdict(kind) for kind in kinds],
     }
 
@@ -242,22 +291,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="this one only, the others stay as they were measured; repeatable",
     )
     parser.add_argument("--starts", type=int, default=STARTS)
+    parser.add_argument(
+        "--images", type=Path, help="folder that keeps the images, for another time"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)
     if not (options.package / "model.json").is_file():
         print(f"bench-image-kinds: {options.package} is no model package", file=sys.stderr)
         return 1
     wanted = tuple(dict.fromkeys(options.kind or KINDS))
-    kinds = read(options.out)
     try:
-        with docker_engine(CACHE) as engine:
+        with contextlib.ExitStack() as stack:
+            folder = options.images or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="dr-kinds-"))
+            )
+            folder.mkdir(parents=True, exist_ok=True)
+            engine = stack.enter_context(docker_engine(CACHE))
             if engine.own and LEAN in wanted:
                 debian_base(engine, CACHE)
-            for name in wanted:
-                found = measure(engine, name, options.package, starts=options.starts)
-                kinds = merged(kinds, [found])
-                # After each: an image of gigabytes takes minutes, and the next may fail.
-                _write(options.out, document(kinds, engine_version=engine.version))
+            if not engine.own:
+                stack.callback(engine.run, "rmi", "--force", *map(_tag, wanted), check=False)
+            sizes = {name: weighed(engine, name, folder) for name in wanted}
+            busy = machine_busy()
+            found = started(engine, wanted, options.package, starts=options.starts)
+            now = [
+                Kind(
+                    name=name,
+                    measured=datetime.now(UTC).date().isoformat(),
+                    compressed_bytes=sizes[name][0],
+                    on_disk_bytes=sizes[name][1],
+                    starts=found[name],
+                )
+                for name in wanted
+            ]
+            kinds = merged(read(options.out), now)
+            _write(options.out, document(kinds, engine_version=engine.version, busy=busy))
     except EngineError as error:
         print(f"bench-image-kinds: {error}", file=sys.stderr)
         return 1

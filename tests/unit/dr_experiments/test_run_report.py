@@ -391,7 +391,7 @@ def test_one_platform_needs_no_word_in_each_name_and_an_unknown_one_is_said(
     assert "(AWS)" not in text
     assert "local AWS" not in text
     unsaid, _ = written(tmp_path, answered(SERVERLESS, SLOW))
-    assert f"{SERVERLESS}: the records do not say whether AWS or a local AWS answered." in unsaid
+    assert "Everything on this page: the records do not say whether AWS or a local AWS" in unsaid
 
 
 def test_records_of_before_are_known_by_what_only_the_local_aws_answers() -> None:
