@@ -11,7 +11,7 @@ from inference_image.contract import GRADE_LABELS
 from inference_image.model_spec import load_model_spec
 from inference_image.predictor import Predictor
 
-MODELS = ("mobilenet-demo", "vgg19-demo")
+MODELS = ("mobilenet-demo", "vgg19-demo", "vgg19-small-demo", "referral-demo")
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,12 @@ from PIL import Image
 
 from dr_training.drawing import draw_fundus
 from dr_training.evaluate import auc, quadratic_weighted_kappa, referable_score, softmax
-from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE
-from dr_training.recipe import Recipe
+from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE, model_card
+from dr_training.recipe import Recipe, small
 from inference_image.contract import NOT_ASSESSED, REFERABLE_FROM_GRADE
 from inference_image.explain import DenseHead
 from inference_image.model_spec import ModelSpec, load_model_spec, verify_files
+from inference_image.predictor import Predictor
 from inference_image.preprocessing import Preparation, prepare
 from inference_image.runtimes.litert import LiteRTRuntime
 
@@ -138,3 +139,40 @@ def test_the_vgg19_package_has_no_figures_and_says_why(repository: Path) -> None
     assert spec.notice == RANDOM_NOTICE
     assert RANDOM_NOTICE in (folder / "MODEL_CARD.md").read_text()
     assert spec.raw["provenance"]["command"] in (folder / "MODEL_CARD.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def fresh() -> list[tuple[int, bytes]]:
+    """Grades and files of a few photographs that nobody has seen."""
+    return [
+        (index % 5, draw_fundus(seed, index % 5, 480).jpeg_bytes())
+        for index, seed in enumerate(FRESH_SEEDS[:15])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("vgg19-small-demo", "grade5"), ("referral-demo", "referable")]
+)
+def test_the_small_packages_are_whole_measured_and_good_on_fresh_drawings(
+    name: str, task: str, repository: Path, fresh: list[tuple[int, bytes]]
+) -> None:
+    folder = repository / "model_artifacts" / name
+    spec = load_model_spec(folder)
+    verify_files(spec, folder)
+    assert spec.task == task
+    assert sum(entry.size_bytes for entry in spec.files) < 1_000_000
+    recipe = spec.raw["provenance"]["recipe"]
+    chosen = small(Recipe(), network=recipe["network"], alpha=recipe["alpha"])
+    assert recipe == json.loads(json.dumps(chosen.as_document()))
+    metrics: dict[str, Any] = spec.raw["metrics"]
+    assert metrics["photographs"] == 1000
+    assert metrics["referable_auc"]["value"] > 0.97
+    assert ("accuracy" in metrics) is (task == "grade5")
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert card == model_card(spec.raw)
+    assert DEMO_NOTICE in card
+    predictor = Predictor.load(folder, threads=1)
+    answers = [predictor.predict(data) for _, data in fresh]
+    positive = np.array([grade for grade, _ in fresh]) >= REFERABLE_FROM_GRADE
+    scores = np.array([one.referable.probability for one in answers], np.float64)
+    assert auc(positive, scores) > 0.95
