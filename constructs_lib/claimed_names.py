@@ -27,7 +27,12 @@ def name_faults(
     `prop` is the property that the name was given as.
     """
     claimed = _CLAIMED.get(construct.node.root, {})
-    holders = {kind: claimed.get(_claim(construct, kind, name)) for kind in kinds}
+    holders = {
+        kind: path
+        for kind in kinds
+        if (path := claimed.get(_claim(construct, kind, name))) is not None
+        and _is_there(path, construct)
+    }
     return [
         f"{prop} must be unique, and another {kind} of this account and region has the "
         f"name ({path}); got {name!r}"
@@ -35,7 +40,7 @@ def name_faults(
         else f"{prop} must be unique among endpoints with alarms, whose names begin with "
         f"it ({path} has it); got {name!r}"
         for kind, path in holders.items()
-        if path is not None and not is_token(name)
+        if not is_token(name)
     ]
 
 
@@ -44,6 +49,17 @@ def claim_name(construct: IConstruct, *, kinds: tuple[str, ...], name: str) -> N
     claimed = _CLAIMED.setdefault(construct.node.root, {})
     for kind in kinds:
         claimed[_claim(construct, kind, name)] = construct.node.path
+
+
+def _is_there(path: str, construct: IConstruct) -> bool:
+    """Whether what claimed a name is still in the app: a construct may be removed again."""
+    if path == construct.node.path:
+        # Its place is taken by the one that asks.
+        return False
+    found: IConstruct | None = construct.node.root
+    for part in path.split("/"):
+        found = None if found is None else found.node.try_find_child(part)
+    return found is not None
 
 
 def _claim(construct: IConstruct, kind: str, name: str) -> _Claim:

@@ -17,6 +17,8 @@ from typing import Any, Final
 import aws_cdk as cdk
 from constructs import IConstruct
 
+from constructs_lib.kinds import Kind, kind_faults
+from constructs_lib.rules import refuse
 from constructs_lib.statements import plain_sid
 
 AWS_SOLUTIONS: Final = "AwsSolutions"
@@ -244,6 +246,9 @@ _OF_THE_CDK_WILDCARDS: Final = (
 )
 
 
+_SCOPE: Final = Kind(words="an app or a stack", attribute="node", optional=False)
+
+
 def acknowledge_findings(scope: IConstruct, *, choices: bool = False) -> None:
     """Attach the reasons to the constructs of this library below `scope`.
 
@@ -251,7 +256,11 @@ def acknowledge_findings(scope: IConstruct, *, choices: bool = False) -> None:
         scope: an app or a stack, complete.
         choices: also acknowledge what the deployment decides (keys of one's own, actions of
             alarms), as for this project's stacks, which hold no patient's data.
+
+    Raises:
+        ValidationError: `scope` is no construct.
     """
+    refuse("acknowledge_findings", kind_faults({"scope": scope}, {"scope": _SCOPE}))
     for resource in _own_resources(scope):
         path = resource.node.path
         kind = resource.cfn_resource_type

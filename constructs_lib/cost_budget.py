@@ -6,7 +6,7 @@ from aws_cdk import aws_budgets as budgets
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
-from constructs_lib.kinds import Kind, kind_faults
+from constructs_lib.kinds import TEXT, Kind, kind_faults, required
 from constructs_lib.rules import is_number, refuse, shown
 from constructs_lib.surroundings import refuse_place
 from constructs_lib.tokens import is_token
@@ -16,7 +16,14 @@ WARN_PERCENT: Final = 80
 # Budgets takes at most ten addresses and one topic for each notification:
 # https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_budgets_NotificationWithSubscribers.html
 MAX_ADDRESSES: Final = 10
-_EMAILS: Final = Kind(words="a list of addresses", types=(str,), many=True)
+_KINDS: Final = {
+    "emails": Kind(words="a list of addresses", types=(str,), many=True),
+    "topic": Kind(
+        words="an SNS topic (for an ARN: sns.Topic.from_topic_arn)", attribute="topic_arn"
+    ),
+    "tag": required(TEXT),
+    "tag_value": required(TEXT),
+}
 
 
 class CostBudget(Construct):
@@ -57,7 +64,8 @@ class CostBudget(Construct):
     ) -> None:
         refuse_place(type(self), scope, construct_id)
         super().__init__(scope, construct_id)
-        refuse(f"CostBudget {self.node.path}", kind_faults({"emails": emails}, {"emails": _EMAILS}))
+        given = {"emails": emails, "topic": topic, "tag": tag, "tag_value": tag_value}
+        refuse(f"CostBudget {self.node.path}", kind_faults(given, _KINDS))
         emails = emails or []
         faults = []
         if not is_token(monthly_usd) and not (is_number(monthly_usd) and monthly_usd > 0):

@@ -15,7 +15,18 @@ from aws_cdk import aws_s3 as s3
 from constructs_lib import limits
 from constructs_lib.alarms import AlarmOptions
 from constructs_lib.encryption_keys import key_itself, key_of
-from constructs_lib.kinds import BUCKET, FLAG, KEY, PATH, ROLE, TEXT, TEXTS, Kind, required
+from constructs_lib.kinds import (
+    BUCKET,
+    FLAG,
+    KEY,
+    LOG_RETENTION,
+    PATH,
+    ROLE,
+    TEXT,
+    TEXTS,
+    Kind,
+    required,
+)
 from constructs_lib.probe import ProbeOptions
 from constructs_lib.rules import bounded_fault
 from constructs_lib.scaling import ClinicHours, Scaling
@@ -128,11 +139,7 @@ class EndpointOptions(TypedDict, total=False):
 OPTION_KINDS: Final[Mapping[str, Kind]] = {
     "environment": TEXTS,
     "endpoint_name": TEXT,
-    "log_retention": Kind(
-        words="of logs.RetentionDays, RetentionDays.ONE_MONTH for example",
-        types=(logs.RetentionDays,),
-        optional=False,
-    ),
+    "log_retention": LOG_RETENTION,
     "log_encryption_key": KEY,
     "alarms": Kind(words="AlarmOptions(…)", types=(AlarmOptions,)),
     "rollback_alarms": Kind(

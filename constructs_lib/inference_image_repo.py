@@ -99,6 +99,8 @@ class InferenceImage:
     runtime: str | None = None
 
     def __post_init__(self) -> None:
+        texts = {"uri": self.uri, "repository_arn": self.repository_arn}
+        refuse("InferenceImage", kind_faults(texts, dict.fromkeys(texts, required(TEXT))))
         faults = _architecture_faults(self.architecture)
         if self.runtime is not None:
             faults += _runtime_faults(self.runtime)
@@ -298,6 +300,8 @@ class InferenceImageRepo(Construct):
             faults.append(f"source must be one of {', '.join(IMAGE_SOURCES)}; got {source!r}")
         if not (context / "Dockerfile").is_file():
             faults.append(f"directory must hold a Dockerfile; there is none in {context}")
+        if base_image == "":
+            faults.append("base_image must name an image, or be left out; got ''")
         if certificates is not None and not certificates.is_file():
             faults.append(f"certificates must be a file; there is none at {certificates}")
         faults += [

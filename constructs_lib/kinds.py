@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aws_cdk as cdk
+from aws_cdk import aws_logs as logs
 
 from constructs_lib.rules import listed, shown
 
@@ -79,6 +80,11 @@ TEXT: Final = Kind(words="text", types=(str,))
 TEXTS: Final = Kind(words="a mapping of names to texts", types=(Mapping,))
 PATH: Final = Kind(words="a path", types=(str, Path))
 FLAG: Final = Kind(words="True or False", types=(bool,), optional=False)
+LOG_RETENTION: Final = Kind(
+    words="of logs.RetentionDays, RetentionDays.ONE_MONTH for example",
+    types=(logs.RetentionDays,),
+    optional=False,
+)
 _LIVES: Final = (
     cdk.RemovalPolicy.DESTROY,
     cdk.RemovalPolicy.RETAIN,
@@ -110,6 +116,11 @@ def target_of(alias: Any) -> Any:
     except RuntimeError:
         # So does the CDK say it of `Alias.from_alias_name`.
         return None
+
+
+def absent_faults(**values: object) -> list[str]:
+    """A sentence for each of `values` that is None, of properties that have no such meaning."""
+    return [f"{name} must be given; got None" for name, it in values.items() if it is None]
 
 
 def required(kind: Kind) -> Kind:

@@ -18,6 +18,7 @@ from constructs_lib.dr_endpoint import DREndpoint, read_options
 from constructs_lib.encryption_keys import key_arn_of
 from constructs_lib.endpoint_options import EndpointOptions, Options
 from constructs_lib.inference_image_repo import InferenceImage
+from constructs_lib.kinds import absent_faults
 from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.network import grant_lambda_network, subnet_faults
 from constructs_lib.rules import lambda_faults
@@ -107,7 +108,12 @@ class LambdaDREndpoint(DREndpoint):
         own = {ENV_SERVING_MODE: SERVING_MODE_SERVERLESS}
         if model is not None:
             own[ENV_MODEL_URL] = model.url
-        faults = lambda_faults(
+        faults = absent_faults(
+            memory_mib=memory_mib,
+            timeout_s=timeout_s,
+            ephemeral_storage_mib=ephemeral_storage_mib,
+        )
+        faults += lambda_faults(
             memory_mib=known_number(memory_mib),
             timeout_s=known_number(timeout_s),
             ephemeral_storage_mib=known_number(ephemeral_storage_mib),

@@ -72,6 +72,10 @@ _ARTIFACT_KINDS: Final = {
     "sha256": TEXT,
     "package_dir": Kind(words=_FOLDER.words, types=_FOLDER.types),
 }
+_OBJECT_KINDS: Final = {
+    "bucket": required(BUCKET),
+    **dict.fromkeys(("key", "id", "sha256"), required(TEXT)),
+}
 _BUCKET_KINDS: Final = {
     "bucket": BUCKET,
     "encryption_key": KEY,
@@ -99,6 +103,10 @@ class ModelArtifact:
     dependencies: Sequence[IDependable] = ()
     # What is known of the size makes no other package.
     size_bytes: int | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        given = {"bucket": self.bucket, "key": self.key, "id": self.id, "sha256": self.sha256}
+        refuse("ModelArtifact", kind_faults(given, _OBJECT_KINDS))
 
     @classmethod
     def in_bucket(

@@ -19,7 +19,7 @@ from constructs import Construct, IDependable
 
 from constructs_lib import probe_function
 from constructs_lib.encryption_keys import key_itself
-from constructs_lib.kinds import KEY, kind_faults
+from constructs_lib.kinds import KEY, LOG_RETENTION, TEXTS, Kind, kind_faults, required
 from constructs_lib.log_keys import let_logs_use
 from constructs_lib.rules import is_integer, refuse, shown
 from constructs_lib.surroundings import refuse_place
@@ -70,6 +70,20 @@ class ProbeOptions:
         return faults
 
 
+_PROBE_KINDS: Final = {
+    "environment": required(TEXTS),
+    "statements": Kind(
+        words="a list of iam.PolicyStatement",
+        types=(iam.PolicyStatement,),
+        many=True,
+        optional=False,
+    ),
+    "options": Kind(words="ProbeOptions(…)", types=(ProbeOptions,)),
+    "log_retention": LOG_RETENTION,
+    "log_encryption_key": KEY,
+}
+
+
 class GoldenImageProbe(Construct):
     """Sends a known photograph on a schedule and fails where the answer is not right.
 
@@ -105,11 +119,17 @@ class GoldenImageProbe(Construct):
     ) -> None:
         refuse_place(type(self), scope, construct_id)
         super().__init__(scope, construct_id)
+        subject = f"GoldenImageProbe {self.node.path}"
+        given = {
+            "environment": environment,
+            "statements": statements,
+            "options": options,
+            "log_retention": log_retention,
+            "log_encryption_key": log_encryption_key,
+        }
+        refuse(subject, kind_faults(given, _PROBE_KINDS))
         options = options or ProbeOptions()
-        faults = kind_faults(
-            {"log_encryption_key": log_encryption_key}, {"log_encryption_key": KEY}
-        )
-        refuse(f"GoldenImageProbe {self.node.path}", [*faults, *options.faults()])
+        refuse(subject, options.faults())
         log_encryption_key = key_itself(log_encryption_key)
         self.log_group = logs.LogGroup(
             self,

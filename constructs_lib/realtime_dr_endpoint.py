@@ -12,6 +12,7 @@ from constructs_lib import limits, regions
 from constructs_lib.dr_endpoint import read_options
 from constructs_lib.endpoint_options import EndpointOptions, Options
 from constructs_lib.inference_image_repo import InferenceImage
+from constructs_lib.kinds import absent_faults
 from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.network import subnet_faults
 from constructs_lib.rules import realtime_faults
@@ -84,7 +85,10 @@ class RealtimeDREndpoint(SageMakerEndpoint):
             options=options,
         )
         known_count = known_number(initial_instance_count)
-        faults = realtime_faults(
+        faults = absent_faults(
+            instance_type=instance_type, initial_instance_count=initial_instance_count
+        )
+        faults += realtime_faults(
             instance_type=known_text(instance_type),
             initial_instance_count=known_count,
             architecture=image.architecture,

@@ -249,7 +249,7 @@ def _hours_faults(name: str, hours: ClinicHours, limit: str) -> list[str]:
 def _is_time_zone(name: object) -> bool:
     known = zoneinfo.available_timezones()
     # A machine without the data base cannot judge.
-    return not known or name in known
+    return isinstance(name, str) and (not known or name in known)
 
 
 def _load_faults(scaling: Scaling, *, wanted: str, unwanted: str, limit: str) -> list[str]:

@@ -12,6 +12,7 @@ from constructs_lib import regions
 from constructs_lib.dr_endpoint import read_options
 from constructs_lib.endpoint_options import EndpointOptions
 from constructs_lib.inference_image_repo import InferenceImage
+from constructs_lib.kinds import absent_faults
 from constructs_lib.model_artifact_bucket import ModelArtifact
 from constructs_lib.rules import serverless_faults
 from constructs_lib.sagemaker_endpoint import VARIANT_NAME, SageMakerEndpoint
@@ -72,7 +73,8 @@ class ServerlessDREndpoint(SageMakerEndpoint):
             image=image,
             options=options,
         )
-        faults = serverless_faults(
+        faults = absent_faults(memory_mib=memory_mib, max_concurrency=max_concurrency)
+        faults += serverless_faults(
             memory_mib=known_number(memory_mib),
             max_concurrency=known_number(max_concurrency),
             provisioned_concurrency=known_number(provisioned_concurrency),

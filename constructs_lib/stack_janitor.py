@@ -14,7 +14,7 @@ from constructs import Construct
 
 from constructs_lib.encryption_keys import key_itself
 from constructs_lib.janitor.index import ENV_PREFIX, TAG
-from constructs_lib.kinds import KEY, kind_faults
+from constructs_lib.kinds import KEY, LOG_RETENTION, kind_faults
 from constructs_lib.log_keys import let_logs_use
 from constructs_lib.rules import refuse, shown, whole_number_fault
 from constructs_lib.surroundings import refuse_place
@@ -79,7 +79,8 @@ class StackJanitor(Construct):
         refuse_place(type(self), scope, construct_id)
         super().__init__(scope, construct_id)
         faults = kind_faults(
-            {"log_encryption_key": log_encryption_key}, {"log_encryption_key": KEY}
+            {"log_retention": log_retention, "log_encryption_key": log_encryption_key},
+            {"log_retention": LOG_RETENTION, "log_encryption_key": KEY},
         )
         if (
             not isinstance(stack_name_prefix, str)

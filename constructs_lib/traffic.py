@@ -23,6 +23,7 @@ _PERCENT_LIMITS: Final = {
     LINEAR: "LINEAR_PERCENT",
     ROLLING: "ROLLING_PERCENT",
 }
+_KINDS: Final = (ALL_AT_ONCE, *_PERCENT_LIMITS)
 _WORDS: Final = {CANARY: "a canary is", LINEAR: "a linear step is", ROLLING: "a rolling batch is"}
 
 
@@ -134,6 +135,9 @@ def sagemaker_shift_faults(
 ) -> list[str]:
     """Faults of a shift on SageMaker, for a fleet that may be as small as `fewest_instances`."""
     faults = _common_faults(shift)
+    if shift.kind not in _KINDS:
+        # What would be right for it is not known.
+        return faults
     if serverless and shift.kind == ROLLING:
         faults.append(
             fault(
@@ -189,6 +193,8 @@ def sagemaker_shift_faults(
 def lambda_shift_faults(shift: TrafficShift) -> list[str]:
     """Faults of a shift on Lambda, where CodeDeploy moves an alias."""
     faults = _common_faults(shift)
+    if shift.kind not in _KINDS:
+        return faults
     if shift.kind == ROLLING or shift.instances is not None:
         faults.append(
             fault(
@@ -239,11 +245,10 @@ def lambda_shift_faults(shift: TrafficShift) -> list[str]:
 
 def _common_faults(shift: TrafficShift) -> list[str]:
     faults = []
-    kinds = (ALL_AT_ONCE, *_PERCENT_LIMITS)
-    if shift.kind not in kinds:
+    if shift.kind not in _KINDS:
         faults.append(
             fault(
-                "traffic_shift.kind", f"one of {', '.join(kinds)}", shift.kind, "DEPLOYMENT_WAIT_S"
+                "traffic_shift.kind", f"one of {', '.join(_KINDS)}", shift.kind, "DEPLOYMENT_WAIT_S"
             )
         )
     elif shift.kind != ALL_AT_ONCE and (shift.percent is None) == (shift.instances is None):

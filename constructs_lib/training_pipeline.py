@@ -29,6 +29,7 @@ from constructs_lib.kinds import (
     REMOVAL_POLICY,
     TEXT,
     Kind,
+    absent_faults,
     kind_faults,
     required,
 )
@@ -281,6 +282,13 @@ class DRTrainingPipeline(Construct):
             )
         )
         faults = [
+            *absent_faults(
+                training_instance_count=training_instance_count,
+                training_volume_gb=training_volume_gb,
+                training_max_runtime_s=training_max_runtime_s,
+                processing_volume_gb=processing_volume_gb,
+                processing_max_runtime_s=processing_max_runtime_s,
+            ),
             *image_runtime_faults(runtime=image.runtime, architecture=image.architecture),
             *image_faults(image, stack),
             *pipeline_faults(

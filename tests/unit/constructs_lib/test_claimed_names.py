@@ -119,3 +119,14 @@ def test_names_of_different_apps_have_nothing_to_do_with_each_other() -> None:
         Template.from_stack(stack).has_resource_properties(
             "AWS::SageMaker::Endpoint", {"EndpointName": "grader"}
         )
+
+
+def test_what_was_removed_from_the_app_has_no_name_any_more() -> None:
+    stack = new_stack()
+    serverless(stack, "grader", construct_id="First")
+    assert stack.node.try_remove_child("First")
+    serverless(stack, "grader", construct_id="First")
+    assert stack.node.try_remove_child("First")
+    serverless(stack, "grader", construct_id="Second")
+    with pytest.raises(ValidationError, match=r"must be unique.*\(Stack/Second\)"):
+        serverless(stack, "grader", construct_id="Third")

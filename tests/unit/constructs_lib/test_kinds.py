@@ -12,6 +12,7 @@ from aws_cdk.assertions import Template
 
 from constructs_lib import (
     AlarmOptions,
+    ClinicHours,
     CostBudget,
     DataCapture,
     DREndpointDashboard,
@@ -27,7 +28,9 @@ from constructs_lib import (
     Scaling,
     ServerlessDREndpoint,
     StackJanitor,
+    TrafficShift,
     ValidationError,
+    acknowledge_findings,
     time_to_live_tags,
 )
 from constructs_lib.endpoint_options import OPTION_KINDS, PART_KINDS, Options
@@ -296,3 +299,92 @@ def test_no_snapshot_is_taken_of_a_bucket_or_a_repository() -> None:
     ModelArtifactBucket(
         new_stack(), "B", removal_policy=cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (ServerlessDREndpoint, ["memory_mib", "max_concurrency"]),
+        (RealtimeDREndpoint, ["instance_type", "initial_instance_count"]),
+        (LambdaDREndpoint, ["memory_mib", "timeout_s", "ephemeral_storage_mib"]),
+    ],
+)
+def test_none_is_no_default_where_nobody_said_so(kind: type[Any], names: list[str]) -> None:
+    stack = new_stack()
+    model, image = an_artifact(stack), an_image()
+    error = refusal(
+        lambda: kind(stack, "E", model=model, image=image, **dict.fromkeys(names, None))
+    )
+    assert error.faults == tuple(f"{name} must be given; got None" for name in names)
+
+
+UNHASHABLE: dict[str, dict[str, Any]] = {
+    "scaling.clinic_hours[0].time_zone": {
+        "scaling": Scaling(
+            min_capacity=1,
+            max_capacity=2,
+            clinic_hours=[ClinicHours(time_zone=["Europe/Lisbon"])],  # type: ignore[arg-type]
+        )
+    },
+    "traffic_shift.kind": {"traffic_shift": TrafficShift(kind=["canary"])},  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", UNHASHABLE)
+def test_a_list_for_a_word_is_a_fault(name: str) -> None:
+    stack = new_stack()
+    model, image = an_artifact(stack), an_image()
+    error = refusal(
+        lambda: RealtimeDREndpoint(
+            stack, "E", model=model, image=image, instance_type="ml.m5.xlarge", **UNHASHABLE[name]
+        )
+    )
+    (fault,) = error.faults
+    assert fault.startswith(f"{name} must be ")
+
+
+MORE_WRONG: dict[str, tuple[Callable[[Any], object], list[str]]] = {
+    "budget": (
+        lambda stack: CostBudget(
+            stack,
+            "B",
+            monthly_usd=1,
+            topic="arn",  # type: ignore[arg-type]
+            tag=None,  # type: ignore[arg-type]
+            tag_value=3,  # type: ignore[arg-type]
+        ),
+        ["topic", "tag", "tag_value"],
+    ),
+    "janitor": (
+        lambda stack: StackJanitor(stack, "J", stack_name_prefix="dr-", log_retention=30),  # type: ignore[arg-type]
+        ["log_retention"],
+    ),
+    "probe": (
+        lambda stack: GoldenImageProbe(
+            stack,
+            "P",
+            environment=None,  # type: ignore[arg-type]
+            statements="all",  # type: ignore[arg-type]
+            options=5,  # type: ignore[arg-type]
+            log_retention=30,  # type: ignore[arg-type]
+        ),
+        ["environment", "statements", "options", "log_retention"],
+    ),
+    "image": (
+        lambda _: InferenceImage(uri=None, repository_arn=3, architecture="amd64"),  # type: ignore[arg-type]
+        ["uri", "repository_arn"],
+    ),
+    "model": (
+        lambda _: ModelArtifact(bucket="b", key=None, id=None, sha256=None),  # type: ignore[arg-type]
+        ["bucket", "key", "id", "sha256"],
+    ),
+    "base": (lambda stack: InferenceImageRepo(stack, "I", base_image=""), ["base_image"]),
+    "scope": (lambda _: acknowledge_findings("app"), ["scope"]),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", MORE_WRONG)
+def test_every_wrong_argument_is_named(name: str) -> None:
+    make, names = MORE_WRONG[name]
+    error = refusal(lambda: make(new_stack()))
+    assert [fault.partition(" must ")[0] for fault in error.faults] == names

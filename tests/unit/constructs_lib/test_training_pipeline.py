@@ -9,6 +9,7 @@ from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 
@@ -518,6 +519,19 @@ def test_alarms_ring_for_one_execution_and_tell_whom_they_are_told_to() -> None:
         assert dimension["Name"] == "StateMachineArn"
     assert pipeline.metric_failed().metric_name == "ExecutionsFailed"
     assert pipeline.metric_succeeded().metric_name == "ExecutionsSucceeded"
+
+
+def test_a_function_that_both_alarms_call_has_a_permission_for_each() -> None:
+    stack = new_stack()
+    called = lambda_.Function(
+        stack,
+        "OnCall",
+        runtime=lambda_.Runtime.PYTHON_3_14,
+        handler="index.handler",
+        code=lambda_.Code.from_inline("handler = print"),
+    )
+    with pytest.raises(ValidationError, match="use_unique_permission_id=True"):
+        a_pipeline(stack, alarm_actions=[actions.LambdaAction(called)])
 
 
 def test_who_may_start_may_start_this_one_and_nothing_else() -> None:
