@@ -20,6 +20,7 @@ from constructs_lib.image_copy.index import DOCKER_MANIFEST
 from dr_cli.console import make_console
 from dr_cli.errors import CommandError
 from dr_cli.findings import Finding, fault, good, show, unknown
+from dr_cli.function_quotas import reserved_findings
 from dr_cli.region import aws_region
 from dr_cli.template_images import UNKNOWN, ImageName, MadeRepository, Templates
 
@@ -80,6 +81,8 @@ class PlannedStack:
     instances: Mapping[str, int]
     concurrency: int
     images: tuple[PlannedImage, ...]
+    # Environments that functions reserve, by the functions' names.
+    reserved: Mapping[str, int]
     # Tags that the deployment itself builds and pushes.
     built_tags: frozenset[str]
 
@@ -139,6 +142,8 @@ def findings(
     yield from _region_findings(region)
     yield from _bootstrap_findings(stacks, region, account, client_of("ssm"))
     yield from _quota_findings(stacks, region, client_of)
+    reserved = {name: count for stack in stacks for name, count in stack.reserved.items()}
+    yield from reserved_findings(reserved, region=region, client=client_of("lambda"))
     yield from _image_findings(stacks, region, account, client_of, docker, pushed=pushed)
 
 
@@ -253,6 +258,7 @@ def _planned(stack: _Synthesized, built: frozenset[str], templates: Templates) -
         ),
         instances=dict(instances),
         concurrency=concurrency,
+        reserved=dict(_reserved(resources)),
         images=tuple(
             _planned_images(
                 name,
@@ -265,6 +271,15 @@ def _planned(stack: _Synthesized, built: frozenset[str], templates: Templates) -
         ),
         built_tags=built,
     )
+
+
+def _reserved(resources: _Resources) -> Iterator[tuple[str, int]]:
+    """What functions with a name reserve; what only the deployment knows is left out."""
+    for resource in resources.values():
+        given = resource.get("Properties", {})
+        name, count = given.get("FunctionName"), given.get("ReservedConcurrentExecutions")
+        if resource["Type"] == "AWS::Lambda::Function" and isinstance(name, str) and count:
+            yield name, _number(count, default=0)
 
 
 def _planned_images(

@@ -322,7 +322,15 @@ def unusual() -> Path:
     )
     nested = cdk.NestedStack(stack, "Nested")
     ServerlessDREndpoint(nested, "Small", model=model, image=an_image(), memory_mib=2048)
-    LambdaDREndpoint(nested, "Function", model=model, image=graviton, memory_mib=1024)
+    LambdaDREndpoint(
+        nested,
+        "Function",
+        model=model,
+        image=graviton,
+        memory_mib=1024,
+        max_concurrency=7,
+        endpoint_name="dr-function",
+    )
     return Path(app.synth().directory)
 
 
@@ -436,6 +444,7 @@ def test_every_endpoint_of_a_stack_is_counted_by_itself(unusual: Path) -> None:
     # Scaling may grow the one to six; of the other only the deployment knows how many.
     assert stack.instances == {"ml.c7g.xlarge": 6, "ml.m5.xlarge": 1}
     assert stack.concurrency == 5
+    assert stack.reserved == {"dr-function": 7}
     assert sorted((it.architecture, it.service) for it in stack.images) == [
         ("amd64", "SageMaker"),
         ("amd64", "SageMaker"),
