@@ -8,8 +8,6 @@ saved is what was judged. The statistics are linear in what the devices saw, so 
 how often they are averaged on the way, and a training that was stopped ends as one that was not.
 """
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
@@ -32,14 +30,20 @@ class MovingStatistics:
         ]
         self._needed = bool(self.statistics) and devices.replicas > 1
 
-        def replica() -> None:
-            context = tf.distribute.get_replica_context()
-            for one in self.statistics:
-                one.assign(context.all_reduce("MEAN", tf.convert_to_tensor(one.value)))
+        strategy = devices.strategy
+
+        def read() -> list[tf.Tensor]:
+            return [tf.convert_to_tensor(one.value) for one in self.statistics]
+
+        def write(means: list[tf.Tensor]) -> None:
+            for one, mean in zip(self.statistics, means, strict=True):
+                one.assign(mean)
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-        def averaged() -> Any:
-            return devices.strategy.run(replica)
+        def averaged() -> None:
+            # Across the replicas and not within one: there, a worker's only device has no name.
+            means = [strategy.reduce("MEAN", one, axis=None) for one in strategy.run(read)]
+            strategy.run(write, args=(means,))
 
         self._averaged = averaged
 
