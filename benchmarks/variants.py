@@ -145,7 +145,7 @@ def measure(
 ) -> dict[str, Any]:
     """Figures, latencies and verdicts as JSON values."""
     models = [folder / MODEL_FILE for folder in folders]
-    taken = latencies(models, rounds=rounds)
+    taken = latencies([model.read_bytes() for model in models], rounds=rounds)
     found = []
     for members in grouped:
         first = specs[members[0]]
@@ -240,7 +240,7 @@ def table(results: dict[str, Any]) -> str:
     state = "**busy with other work**" if results["busy"] else "otherwise idle"
     lines.append(
         f"n = {results['photographs']:,} drawn photographs of the test split, none of them trained "
-        "on or chosen with; in brackets the 95 % bootstrap interval (exact where a share is 1). "
+        "on, nor used for a temperature or a threshold; in brackets the 95 % bootstrap interval (exact where a share is 1). "
         f"Latency: median of {results['rounds']} inferences of one picture on one thread, the "
         f"packages in turns; {made['cores']} cores ({made['processor']}), LiteRT "
         f"{made['versions'].get('ai-edge-litert', 'of unknown version')}, machine {state} (load "

@@ -62,7 +62,7 @@ def default_threads(cpus: float, workers: int) -> int:
 def default_threads_alone(cpus: float, threads: int) -> int:
     """Engine threads for a request while no other is in the container, at least `threads`.
 
-    All whole CPUs up to four: a picture of 224 pixels has too little work for more.
+    All whole CPUs up to four. Two were measured to take 0.57 of one's time; more were not tried.
     """
     return max(threads, min(_MOST_THREADS_ALONE, int(cpus)))
 
