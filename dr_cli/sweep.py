@@ -57,6 +57,7 @@ from dr_experiments.sweep.runner import (
 from dr_experiments.sweep.spending import FreePurse, ListPricePurse, Purse
 from dr_experiments.targets import Payload
 from inference_image.contract import RUNTIME_LITERT, RUNTIME_TENSORFLOW, RUNTIMES
+from inference_image.full_layout import nginx_program
 from stacks.matrix import MATRIX, MODEL_PACKAGES, Mode
 
 PLACE_FILE: Final = "place.json"
@@ -253,6 +254,11 @@ def _check_local(asked: Asked, plan: Plan) -> None:
         )
     if asked.tensorflow_python is not None and not os.access(asked.tensorflow_python, os.X_OK):
         raise CommandError(f"{asked.tensorflow_python} is not a program")
+    if RUNTIME_TENSORFLOW in asked.runtimes and nginx_program() is None:
+        raise CommandError(
+            "--runtime tensorflow needs nginx, which its containers start and which is not "
+            "installed here; install it, or run make nginx and put .nginx/bin on the PATH"
+        )
 
 
 def _payload(asked: Asked) -> Payload:

@@ -82,15 +82,20 @@ class Workers(Protocol):
         ...
 
 
+def nginx_program() -> str | None:
+    """Where nginx is; None where it is not installed."""
+    # Ordinary users on Debian do not have /usr/sbin on their PATH.
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    return shutil.which("nginx", path=path)
+
+
 def find_nginx() -> str:
-    """The nginx program.
+    """The nginx program, where gunicorn is installed as well.
 
     Raises:
         LayoutError: it or gunicorn is not installed; the sentence says what is missing.
     """
-    # Ordinary users on Debian do not have /usr/sbin on their PATH.
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-    program = shutil.which("nginx", path=path)
+    program = nginx_program()
     missing = [] if program else ["nginx (a program)"]
     if importlib.util.find_spec("gunicorn") is None:
         missing.append("gunicorn (a Python package)")

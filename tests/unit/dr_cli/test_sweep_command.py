@@ -1,6 +1,7 @@
 """`dr bench sweep` on a cloud of files: what is refused, what is resumed, what is left on disk."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,15 @@ def test_the_tensorflow_flavour_needs_its_interpreter(
         bench_sweep(wanted)
     with pytest.raises(CommandError, match="nowhere is not a program"):
         bench_sweep(replace(wanted, tensorflow_python=Path("nowhere")))
+
+
+def test_the_tensorflow_flavour_needs_nginx_before_anything_is_deployed(
+    both: tuple[str, str], asked: Asked, cloud: FileCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dr_cli.sweep.nginx_program", lambda: None)
+    wanted = replace(
+        asked, runtimes=("tensorflow",), packages=both, tensorflow_python=Path(sys.executable)
+    )
+    with pytest.raises(CommandError, match=r"needs nginx.*make nginx"):
+        bench_sweep(wanted)
+    assert not asked.out.exists()
