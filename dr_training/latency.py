@@ -1,6 +1,6 @@
 """How long one inference of several `.tflite` models takes, measured in turns.
 
-    >>> one, other = latencies([Path("f32/model.tflite"), Path("int8/model.tflite")], rounds=100)
+    >>> one, other = latencies([f32, int8], rounds=100)
     >>> one.cpu_ms, other.cpu_ms
     (11.8, 4.1)
 
@@ -12,7 +12,6 @@ them together. CPU time (`time.process_time`) is what the engine itself needs; t
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -28,16 +27,16 @@ class Latency:
     wall_p95_ms: float
 
 
-def latencies(models: Sequence[Path], *, rounds: int) -> list[Latency]:
+def latencies(models: Sequence[bytes], *, rounds: int) -> list[Latency]:
     """Latencies of these models, in their order; the first round is not counted.
 
     Args:
-        models: `.tflite` files with one input.
+        models: contents of `.tflite` files with one input.
         rounds: how often each model runs.
     """
     interpreters = []
     for model in models:
-        interpreter = open_interpreter(model.read_bytes(), threads=1)
+        interpreter = open_interpreter(model, threads=1)
         interpreter.allocate_tensors()
         (entry,) = interpreter.get_input_details()
         interpreter.set_tensor(entry["index"], np.zeros(entry["shape"], entry["dtype"]))

@@ -14,7 +14,6 @@ with the rounding in the loop (`quantisation_aware`).
 import dataclasses
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +29,11 @@ from dr_training.evaluate import true_classes
 from dr_training.evaluation import DRAWS
 from dr_training.export import MODEL_FILE
 from dr_training.gate import PASSED, Margins, gate, record_verdict
+from dr_training.latency import latencies
 from dr_training.model_card import model_card
 from dr_training.quantise import F32, INT8, VARIANTS, Inference, convert_variant
 from dr_training.recalibrate import CARD, recalibrate, rescaled
-from dr_training.runner import FEATURES, LOGITS, Runner
+from dr_training.runner import FEATURES, LOGITS
 from dr_training.scoring import Scored, encoded_photograph, score_package
 from inference_image.contract import RUNTIME_TENSORFLOW
 from inference_image.decoding import PhotographError
@@ -302,7 +302,7 @@ class _Writer:
             folder=folder,
             spec=spec,
             size_bytes=len(model),
-            engine_cpu_ms=engine_cpu_ms(model, self._shown),
+            engine_cpu_ms=round(latencies([model], rounds=_TIMED)[0].cpu_ms, 3),
             metrics=made.document["metrics"],
             verdict=verdict,
         )
@@ -359,18 +359,6 @@ class _Writer:
         )
         data = f"{self._data}, part test"
         return record_verdict(folder, verdict, reference=reference, data=data), verdict.verdict
-
-
-def engine_cpu_ms(model: bytes, pixels: NDArray[np.uint8]) -> float:
-    """Median CPU time of one inference on one thread, in ms; other processes change it little."""
-    runner = Runner(model, threads=1)
-    runner(pixels[:2])
-    taken = []
-    for index in range(min(_TIMED, len(pixels))):
-        start = time.process_time()
-        runner(pixels[index : index + 1])
-        taken.append(1000 * (time.process_time() - start))
-    return round(float(np.median(taken)), 3)
 
 
 def _trained_on(

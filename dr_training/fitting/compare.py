@@ -82,7 +82,8 @@ def compare_networks(
                 **{k: measured[k] for k in ("accuracy", "kappa", "auc", "referable_auc")},
             }
         )
-    for row, latency in zip(rows, latencies(packages, rounds=_ROUNDS), strict=True):
+    models = [package.read_bytes() for package in packages]
+    for row, latency in zip(rows, latencies(models, rounds=_ROUNDS), strict=True):
         row["latency_cpu_ms"] = round(latency.cpu_ms, 2)
     rows = ranked(rows)
     document = {"plan": {**plan.as_document(), "network": None}, "rows": rows}

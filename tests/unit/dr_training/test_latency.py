@@ -11,14 +11,14 @@ from dr_training.latency import latencies
 def test_models_take_turns_and_the_first_round_is_not_counted(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = repository / "tests" / "data" / "tiny-model" / "model.tflite"
+    model = (repository / "tests" / "data" / "tiny-model" / "model.tflite").read_bytes()
     turns: list[int] = []
     opened = latency.open_interpreter
 
     class Counted:
         def __init__(self, number: int) -> None:
             self.number = number
-            self.inner = opened(model.read_bytes())
+            self.inner = opened(model)
 
         def invoke(self) -> None:
             turns.append(self.number)
