@@ -240,7 +240,8 @@ def table(results: dict[str, Any]) -> str:
     state = "**busy with other work**" if results["busy"] else "otherwise idle"
     lines.append(
         f"n = {results['photographs']:,} drawn photographs of the test split, none of them trained "
-        "on, nor used for a temperature or a threshold; in brackets the 95 % bootstrap interval (exact where a share is 1). "
+        "on, nor used for a temperature or a threshold; in brackets the 95 % "
+        "bootstrap interval (exact where a share is 1). "
         f"Latency: median of {results['rounds']} inferences of one picture on one thread, the "
         f"packages in turns; {made['cores']} cores ({made['processor']}), LiteRT "
         f"{made['versions'].get('ai-edge-litert', 'of unknown version')}, machine {state} (load "
