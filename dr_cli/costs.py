@@ -115,7 +115,7 @@ def print_costs(
     for line in missing:
         typer.echo(f"no cost: {line}", err=True)
     if not rows:
-        hint = _data_hint(" ".join(missing))
+        hint = _price_hint(" ".join(missing), region)
         raise CommandError(f"none of the configurations has a cost; the reasons are above.{hint}")
 
 
@@ -154,7 +154,7 @@ def print_recommendation(
     typer.echo(markdown_table(head, [_row(one) for one in (*ranking.suitable, *ranking.others)]))
     words = explain(ranking, wish=wish)
     if ranking.choice is None:
-        raise CommandError(words + _data_hint(words))
+        raise CommandError(words + _price_hint(words, region))
     typer.echo(f"\n{words}")
     if not data:
         typer.echo(_WITHOUT_DATA)
@@ -223,11 +223,15 @@ def _sized(
     return replace(one, setup=setup)
 
 
-def _data_hint(words: str) -> str:
-    """What helps where only the charge for data has no price."""
-    if f"no price for {ITEM_DATA_IN}" not in words:
+def _price_hint(words: str, region: str) -> str:
+    """What helps where a price of the region is not known."""
+    if "no price for " not in words:
         return ""
-    return " Or leave that charge out, and have the result say so, with --without-data."
+    command = f"dr bench prices --region {region} --refresh --write prices.toml"
+    ways = [f"ask AWS for its prices ({command}, with credentials) and name that file: --prices"]
+    if f"no price for {ITEM_DATA_IN}" in words:
+        ways.append("leave that charge out, and have the result say so, with --without-data")
+    return f" Or {', or '.join(ways)}."
 
 
 def _on_instance(one: Measured) -> bool:

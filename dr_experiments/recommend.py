@@ -119,10 +119,7 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
     """The choice in words, with what the next ones would cost or bring."""
     choice = ranking.choice
     if choice is None or choice.usd is None:
-        reasons = "; ".join(
-            f"{option.measured.name}: {', '.join(option.against)}" for option in ranking.others
-        )
-        return f"None of the measured configurations is suitable. {reasons}."
+        return f"None of the measured configurations is suitable. {_reasons(ranking.others)}."
     one = choice.measured
     many = len(ranking.suitable)
     text = []
@@ -163,6 +160,19 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
             "requests does not show."
         )
     return " ".join(text)
+
+
+def _reasons(others: Sequence[Option]) -> str:
+    """Each reason once, with the configurations that it speaks against."""
+    against: dict[str, list[str]] = {}
+    for option in others:
+        for reason in option.against:
+            against.setdefault(reason, []).append(option.measured.name)
+    every = f"all {len(others)}"
+    return "; ".join(
+        f"{every if 1 < len(names) == len(others) else ', '.join(names)}: {reason}"
+        for reason, names in against.items()
+    )
 
 
 def platform_notice(found: Sequence[Measured]) -> str | None:

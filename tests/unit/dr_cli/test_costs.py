@@ -104,6 +104,26 @@ def test_a_tight_wish_leaves_the_instance_and_an_impossible_one_says_why(
         recommend(run, min_sensitivity=0.9999)
 
 
+def test_a_reason_against_all_is_said_once_and_what_helps_is_named(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    with_platform(
+        run,
+        dr_serverless_mobilenet_2048="aws",
+        dr_realtime_mobilenet_m5_xlarge="aws",
+    )
+    with pytest.raises(CommandError) as caught:
+        recommend(run, region="sa-east-1", p99="10ms")
+    text = str(caught.value)
+    assert text.count("no price for data-in in sa-east-1") == 1
+    assert "all 2: no price for data-in" in text
+    assert f"{SERVERLESS}: p99 " in text
+    assert f"{REALTIME}: p99 " in text
+    assert "dr bench prices --region sa-east-1 --refresh" in text
+    assert "--without-data" in text
+
+
 def with_platform(run: Path, **platforms: str | None) -> Path:
     """The same run, measured on the platform that each configuration has here."""
     path = run / "requests.jsonl"
