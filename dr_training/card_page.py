@@ -9,6 +9,7 @@ photographs that the project draws. Neither is part of the package's digest.
 import base64
 import io
 import json
+import textwrap
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ CARD_PAGE: Final = "MODEL_CARD.html"
 PICTURES: Final = "card"
 _SAMPLE_SEED: Final = 8_000_000
 _SAMPLE_PX: Final = 520
+_TITLE_LETTERS: Final = 34
 _STYLE: Final = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;"
     "color:#1c2733}table{border-collapse:collapse;margin:1rem 0}th,td{border:1px solid #c8d2dc;"
@@ -98,7 +100,7 @@ def _samples(folder: Path) -> bytes:
             drawn.jpeg_bytes(), explain=EXPLAIN_GRADCAM if explains else None
         )
         grid[0][grade].imshow(drawn.image)
-        grid[0][grade].set_title(f"drawn: {grade} {title}\n{_said(answer)}", fontsize=8)
+        grid[0][grade].set_title(f"drawn: {grade} {title}\n{_wrapped(_said(answer))}", fontsize=8)
         if explains and answer.heat_map is not None:
             heat = Image.open(io.BytesIO(base64.b64decode(answer.heat_map.image_base64)))
             grid[1][grade].imshow(np.asarray(heat))
@@ -113,7 +115,14 @@ def _said(answer: Answer) -> str:
     if answer.probabilities is None:
         return f"ungradable: {', '.join(answer.quality.reasons)}"
     word = "refer" if answer.referable.positive else "do not refer"
-    return f"says: {answer.label}; {word} ({answer.referable.probability:.2f})"
+    # A model that grades nothing says the decision only, once.
+    label = "" if answer.grade is None else f"{answer.label}; "
+    return f"says: {label}{word} ({answer.referable.probability:.2f})"
+
+
+def _wrapped(text: str) -> str:
+    """In lines that are no wider than the picture below them."""
+    return textwrap.fill(text, _TITLE_LETTERS)
 
 
 def _html(text: str, pictures: dict[str, tuple[str, bytes]], title: str) -> str:
