@@ -60,6 +60,7 @@ from constructs_lib.training_rules import (
     option_texts,
     pipeline_faults,
     preparation_faults,
+    task_faults,
 )
 from constructs_lib.training_states import (
     PROCESSING_STEPS,
@@ -159,7 +160,7 @@ class DRTrainingPipeline(Construct):
         photographs_prefix: of the folder in it.
         package_id: id of the package; also which folder of `models` may be written.
         hyperparameters: options of `dr model train`, with underscores; `network` among them.
-        gate: what the model must show.
+        gate: what the model must show; of one that only refers (`"task": "referable"`) no kappa.
         preparation: options of `dr data prepare`, with underscores, `{"size_px": 299}` for example.
         training_instance_type: a CPU instance type of training jobs. New accounts are allowed none
             of many types: ask for a quota first, for Spot training apart.
@@ -302,6 +303,7 @@ class DRTrainingPipeline(Construct):
                 network_isolation=network_isolation,
                 hosts=training_instance_count,
             ),
+            *task_faults(hyperparameters, gate),
             *preparation_faults(preparation or {}),
             *jobs,
             *keeping_faults(keep_runs_days, own_bucket=runs_bucket is None, longest_s=timeout_s),

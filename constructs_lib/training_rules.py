@@ -24,7 +24,7 @@ from constructs_lib.rules import (
 )
 from constructs_lib.tokens import is_token
 from constructs_lib.training_states import JOB_END_CHARACTERS
-from inference_image.contract import RUNTIME_TENSORFLOW, TASK_GRADE5
+from inference_image.contract import RUNTIME_TENSORFLOW, TASK_GRADE5, TASKS
 
 # Of a job's name behind the pipeline's: hyphen, longest step, hyphen, end of a UUID.
 _JOB_SUFFIX_CHARACTERS: Final = len("-prepare-") + JOB_END_CHARACTERS
@@ -88,13 +88,14 @@ class GateThresholds:
     Attributes:
         min_sensitivity: of referable DR at the package's operating point, 0 to below 1.
         min_specificity: at the same operating point, 0 to below 1.
-        min_kappa: quadratic weighted kappa of the grades, -1 to below 1.
+        min_kappa: quadratic weighted kappa of the grades, -1 to below 1; left out for a model that
+            only refers (`hyperparameters={"task": "referable", ...}`), and for no other.
         min_photographs: fewer photographs in the test part decide nothing; at least 30.
     """
 
     min_sensitivity: float
     min_specificity: float
-    min_kappa: float
+    min_kappa: float | None = None
     min_photographs: int = 100
 
     def faults(self) -> list[str]:
@@ -102,6 +103,8 @@ class GateThresholds:
         faults = []
         for name, low in (("min_sensitivity", 0), ("min_specificity", 0), ("min_kappa", -1)):
             value = getattr(self, name)
+            if value is None and name == "min_kappa":
+                continue
             if not is_token(value) and not (is_number(value) and low <= value < 1):
                 faults.append(
                     f"gate.{name} must be a number from {low} to below 1, because no number of "
@@ -123,11 +126,11 @@ class GateThresholds:
 def option_arguments(options: Mapping[str, object]) -> list[str]:
     """`{"size_px": 224, "keep_ungradable": True}` as `["--size-px", "224", "--keep-ungradable"]`.
 
-    False leaves an option out.
+    False and None leave an option out.
     """
     words = []
     for name, value in options.items():
-        if value is not False:
+        if value is not False and value is not None:
             words.append(f"--{name.replace('_', '-')}")
             words += [] if value is True else [str(value)]
     return words
@@ -374,13 +377,25 @@ def hyperparameter_faults(
                 "hyperparameters['strategy'] must not be multi-worker with "
                 "training_instance_count=1, because the workers are hosts; leave it out"
             )
-    task = options.get("task", TASK_GRADE5)
-    if task != TASK_GRADE5 and not is_token(task):
-        faults.append(
-            f"hyperparameters['task'] must be {TASK_GRADE5}, because the gate asks for a kappa, "
-            f"which a model that only refers does not have; got {shown(task)}"
-        )
     return faults
+
+
+def task_faults(options: Mapping[str, object], gate: GateThresholds) -> list[str]:
+    """Faults of what is trained beside what it is judged by: only a grader has a kappa."""
+    task = options.get("task", TASK_GRADE5)
+    if is_token(task):
+        return []
+    if task not in TASKS:
+        return [f"hyperparameters['task'] must be one of {', '.join(TASKS)}; got {shown(task)}"]
+    if task == TASK_GRADE5 and gate.min_kappa is None:
+        return ["gate.min_kappa must be given, because a model that grades has a kappa; got None"]
+    if task != TASK_GRADE5 and gate.min_kappa is not None:
+        fault = (
+            f"gate.min_kappa must be left out with hyperparameters['task'] {task!r}, because a "
+            f"model that only refers has no kappa; got {shown(gate.min_kappa)}"
+        )
+        return [fault]
+    return []
 
 
 def preparation_faults(options: Mapping[str, object]) -> list[str]:

@@ -71,6 +71,7 @@ def test_thresholds_are_read_as_they_were_meant() -> None:
         {"min_kappa": -1},
         {"min_kappa": -1.1},
         {"min_kappa": 1},
+        {"min_kappa": None},
         {"min_photographs": LEAST},
         {"min_photographs": LEAST - 1},
     ],
@@ -85,6 +86,17 @@ def test_the_construct_refuses_the_thresholds_that_the_gate_refuses(change: Any)
     except JobError:
         accepted = False
     assert (thresholds.faults() == []) is accepted
+
+
+def test_a_pipeline_of_a_model_that_only_refers_asks_for_no_kappa() -> None:
+    found = steps(
+        hyperparameters={"network": "inceptionv3", "task": "referable"},
+        gate=GateThresholds(min_sensitivity=0.85, min_specificity=0.7),
+    )
+    read = gate._minimums(found["Gate"]["Parameters"]["AppSpecification"]["ContainerArguments"])
+    assert (read.sensitivity, read.kappa) == (0.85, None)
+    given = found["Train"]["Parameters"]["HyperParameters"]
+    assert hyperparameters.read_hyperparameters(json.dumps(given)).plan.task == "referable"
 
 
 @pytest.mark.parametrize("package_id", ["a", "a.b", ".a", "a/b", "a" * 100, "a" * 101, "ä", "a b"])

@@ -17,6 +17,7 @@ from constructs_lib.training_rules import (
     option_texts,
     pipeline_faults,
     preparation_faults,
+    task_faults,
 )
 
 DAY = 86_400
@@ -138,7 +139,8 @@ def test_thresholds_are_numbers_below_one(name: str) -> None:
     low = -1 if name == "min_kappa" else 0
     for value in (low, 0, 0.5, 0.999):
         assert faults(value) == []
-    for value in (low - 0.01, 1, 1.0, 85, "0.8", True, None, float("nan"), float("inf")):
+    wrong = [low - 0.01, 1, 1.0, 85, "0.8", True, float("nan"), float("inf")]
+    for value in wrong if name == "min_kappa" else [*wrong, None]:
         (fault,) = faults(value)
         assert fault.startswith(f"gate.{name} must be a number from {low} to below 1")
 
@@ -261,7 +263,7 @@ def test_hyperparameters_are_known_scalars() -> None:
     good: dict[str, Any] = {"network": "mobilenet", "epochs": 20, "dropout": 0.1, "augment": False}
     assert hyperparameter_faults(good) == []
     assert hyperparameter_faults({**good, "seed": TOKEN, "task": TOKEN}) == []
-    assert hyperparameter_faults({**good, "task": "grade5"}) == []
+    assert hyperparameter_faults({**good, "task": "referable"}) == []
     for wrong, said in (
         ({"epoch": 3}, "got 'epoch' (near it: epochs)"),
         ({"restart": True}, "must hold options that the step knows; got 'restart'"),
@@ -272,13 +274,30 @@ def test_hyperparameters_are_known_scalars() -> None:
         ({"epochs": [1]}, "hyperparameters['epochs'] must be text"),
         ({"dropout": float("nan")}, "hyperparameters['dropout'] must be text"),
         ({"loss": "x" * 257}, "hyperparameters['loss'] must be text of at most 256 characters"),
-        ({"task": "referable"}, "hyperparameters['task'] must be grade5"),
     ):
         (fault,) = hyperparameter_faults({**good, **wrong})  # type: ignore[dict-item]
         assert said in fault
     assert hyperparameter_faults({**good, "loss": "x" * 256}) == []
     (fault,) = hyperparameter_faults({})
     assert fault.startswith("hyperparameters must name a network")
+
+
+def test_a_kappa_is_asked_of_a_grader_and_of_nothing_else() -> None:
+    grader = GateThresholds(min_sensitivity=0.8, min_specificity=0.7, min_kappa=0.6)
+    refers = GateThresholds(min_sensitivity=0.8, min_specificity=0.7)
+    assert refers.faults() == []
+    assert "--min-kappa" not in refers.arguments()
+    for options in ({}, {"task": "grade5"}):
+        assert task_faults(options, grader) == []
+        (fault,) = task_faults(options, refers)
+        assert fault.startswith("gate.min_kappa must be given")
+    assert task_faults({"task": "referable"}, refers) == []
+    (fault,) = task_faults({"task": "referable"}, grader)
+    assert fault.startswith("gate.min_kappa must be left out with hyperparameters['task']")
+    assert fault.endswith("got 0.6")
+    (fault,) = task_faults({"task": "referral"}, refers)
+    assert fault == "hyperparameters['task'] must be one of grade5, referable; got 'referral'"
+    assert task_faults({"task": TOKEN}, grader) == task_faults({"task": TOKEN}, refers) == []
 
 
 def test_preparation_is_of_known_options() -> None:

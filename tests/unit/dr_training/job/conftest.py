@@ -45,11 +45,13 @@ class Job:
             writer.writeheader()
             writer.writerows(rows)
 
-    def put_photographs(self, count: int, *, per_patient: int = 1) -> list[Any]:
+    def put_photographs(
+        self, count: int, *, per_patient: int = 1, size_px: int = SIZE_PX
+    ) -> list[Any]:
         """So many pictures of grades in turn, and their table; gives its rows."""
         grades = np.arange(count) // per_patient % 5
         rng = np.random.default_rng(0)
-        noise = rng.integers(0, 90, (count, SIZE_PX, SIZE_PX, 3))
+        noise = rng.integers(0, 90, (count, size_px, size_px, 3))
         pixels = (30 * grades[:, None, None, None] + noise).astype(np.uint8)
         self.places.photographs.mkdir(parents=True)
         np.savez(self.places.photographs / "pictures.npz", all_images=pixels)
@@ -78,12 +80,12 @@ class Job:
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
 
-    def trained_files(self, **report: Any) -> dict[str, bytes | Path]:
+    def trained_files(self, package: Path = PACKAGE, **report: Any) -> dict[str, bytes | Path]:
         """What a training on the records of this job would leave."""
         manifest = self.places.records / "manifest.json"
         said = {"records_sha256": file_sha256(manifest)} if manifest.exists() else {}
         files: dict[str, bytes | Path] = {
-            f"package/{path.name}": path for path in sorted(PACKAGE.iterdir())
+            f"package/{path.name}": path for path in sorted(package.iterdir())
         }
         return {**files, "training.json": json.dumps({**said, **report}).encode()}
 

@@ -122,6 +122,35 @@ def test_the_model_answers_as_the_service_does(ready: Job, step: Any) -> None:
     assert document["sensitivity"]["right"] == sum(map(bool, right))
 
 
+def test_a_model_that_only_refers_is_judged_and_packed_without_a_kappa(
+    job: Job, step: Any, repository: Path, tmp_path: Path
+) -> None:
+    package = tmp_path / "refers"
+    committed = repository / "model_artifacts" / "referral-demo"
+    document = json.loads((committed / "model.json").read_text("utf-8"))
+    package.mkdir()
+    for name in document["files"]:
+        shutil.copy(committed / name, package)
+    # Of pictures that are prepared already.
+    document |= {"preprocessing": [], "quality_gate": None}
+    (package / "model.json").write_text(json.dumps(document), encoding="utf-8")
+    job.put_photographs(150, size_px=224)
+    arguments = ["--prepared-already", "--size-px", "224", "--workers", "1"]
+    prepare.run(job.root, [*arguments, "--shares", "0.5,0.25,0.25"])
+    job.hand_on()
+    job.archive(job.trained_files(package))
+    code, said = step("gate", *NO_DEMANDS, *FEW)
+    assert code != 0
+    assert "the model only refers and has no kappa: leave --min-kappa out" in said
+    verdict = _judged(job, step, *FEW, "--min-sensitivity", "0", "--min-specificity", "0")
+    assert verdict["passed"] is True
+    assert verdict["minimums"]["kappa"] is None
+    assert verdict["sensitivity"]["low"] <= verdict["sensitivity"]["value"]
+    assert "quadratic_weighted_kappa" not in verdict
+    code, log = step("pack")
+    assert code == 0, log
+
+
 def test_a_model_that_is_not_good_enough_is_no_fault(ready: Job, step: Any) -> None:
     document = _judged(
         ready, step, *FEW, "--min-sensitivity", "0", "--min-specificity", "0", "--min-kappa", "0.9"
