@@ -20,6 +20,7 @@ from dr_experiments.deployment_cost import (
 )
 from dr_experiments.measured import Measured, measured
 from dr_experiments.months import ROUND_TRIP, Month
+from dr_experiments.price_list import LISTED_ITEMS
 from dr_experiments.pricing import ITEM_DATA_IN, PriceTable, UnknownPriceError
 from dr_experiments.recommend import (
     PLATFORM_WORDS,
@@ -225,13 +226,16 @@ def _sized(
 
 def _price_hint(words: str, region: str) -> str:
     """What helps where a price of the region is not known."""
-    if "no price for " not in words:
-        return ""
-    command = f"dr bench prices --region {region} --refresh --write prices.toml"
-    ways = [f"ask AWS for its prices ({command}, with credentials) and name that file: --prices"]
+    ways = []
+    if any(f"no price for {item}" in words for item in LISTED_ITEMS):
+        command = f"dr bench prices --region {region} --refresh --write prices.toml"
+        ways.append(
+            f"ask AWS for SageMaker's prices ({command}, with credentials) and name that file: "
+            "--prices"
+        )
     if f"no price for {ITEM_DATA_IN}" in words:
         ways.append("leave that charge out, and have the result say so, with --without-data")
-    return f" Or {', or '.join(ways)}."
+    return f" Or {', or '.join(ways)}." if ways else ""
 
 
 def _on_instance(one: Measured) -> bool:

@@ -78,6 +78,9 @@ _RULES: Final = (
     _Rule(usage=re.compile(r"Hosting:OUT"), item=ITEM_DATA_OUT, units=_GB),
 )  # fmt: skip
 
+# What of a price table can be asked of AWS's price list here.
+LISTED_ITEMS: Final = frozenset(rule.item for rule in _RULES)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:

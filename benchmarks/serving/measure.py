@@ -47,8 +47,8 @@ _VERSIONS = (
     "uvicorn",
 )
 # A slow server gets more time, until there are so many answers.
-_FEWEST = 20
-_MOST_FACTOR = 3.0
+FEWEST = 20
+MOST_FACTOR = 3.0
 _SEED = 20_261_128
 
 
@@ -200,8 +200,8 @@ def _samples(
                     clients=clients,
                     warm_up_s=plan.warm_up_s,
                     seconds=plan.seconds,
-                    fewest=_FEWEST,
-                    most_s=_MOST_FACTOR * plan.seconds,
+                    fewest=FEWEST,
+                    most_s=MOST_FACTOR * plan.seconds,
                     at_start=running.cpu_s,
                 )
                 spent_s = running.cpu_s() - (load.at_start or cpu_s)

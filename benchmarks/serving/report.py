@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving.inputs import REPOSITORY
+from benchmarks.serving.measure import FEWEST, MOST_FACTOR
 
 DOCUMENT = REPOSITORY / "docs" / "benchmarks" / "serving.json"
 IMAGE_DOCUMENT = REPOSITORY / "docs" / "benchmarks" / "image.json"
@@ -290,7 +291,9 @@ def _conditions(document: Document) -> str:
     lines = (
         (
             f"Measured on {document['measured_on']}, {plan['rounds']} rounds of all contenders in "
-            f"turn, {plan['seconds']:g} s each after {plan['warm_up_s']:g} s of warm-up, "
+            f"turn, {plan['seconds']:g} s each (of a slow server more, until it gave {FEWEST} "
+            f"answers, at most {MOST_FACTOR * plan['seconds']:g} s) after "
+            f"{plan['warm_up_s']:g} s of warm-up, "
             f"{plan['workers']} workers; {plan['starts']} starts."
         ),
         (

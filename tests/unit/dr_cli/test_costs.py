@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dr_cli.amounts import hours_per_month, seconds
-from dr_cli.costs import print_costs, print_recommendation, read_runs
+from dr_cli.costs import _price_hint, print_costs, print_recommendation, read_runs
 from dr_cli.errors import CommandError
 from dr_experiments.deployment_cost import FixedPart, Setup
 from dr_experiments.measured import measured, row_of
@@ -122,6 +122,14 @@ def test_a_reason_against_all_is_said_once_and_what_helps_is_named(
     assert f"{REALTIME}: p99 " in text
     assert "dr bench prices --region sa-east-1 --refresh" in text
     assert "--without-data" in text
+
+
+def test_a_price_that_aws_is_not_asked_for_here_gets_no_such_advice() -> None:
+    for item in ("lambda-compute amd64", "alarm"):
+        assert _price_hint(f"no price for {item} in eu-west-3 (USD)", "eu-west-3") == ""
+    hint = _price_hint("no price for instance-hour ml.m5.xlarge in eu-west-3 (USD)", "eu-west-3")
+    assert "dr bench prices --region eu-west-3 --refresh" in hint
+    assert "--without-data" not in hint
 
 
 def with_platform(run: Path, **platforms: str | None) -> Path:
