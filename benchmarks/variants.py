@@ -7,19 +7,22 @@ Names any packages that `python -m dr_training.train_demo --variants-out` wrote;
 network and task belong together. All answer the test split of the recipe (drawn into `--cache`
 where it is not), each with its own temperature and thresholds; the gate compares each with f32.
 Latency is measured in turns, every package once in each round, so a busy machine slows all of them;
-whether it was busy is in the results and under the table.
+how much other programs computed meanwhile is in the results and under the table.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from benchmarks.serving.measure import machine
@@ -42,8 +45,8 @@ END: Final = "<!-- end of table -->"
 F32: Final = "f32"
 KINDS: Final = (F32, "float16", "dynamic-range", "int8")
 AT_SPECIFICITY: Final = "sensitivity_at_0.90_specificity"
-# Work of other processes, in processors, above which the machine counts as busy.
-BUSY_LOAD: Final = 0.5
+# Processors that others may use while latency is measured; with more the machine counts as busy.
+BUSY_CPUS: Final = 0.2
 _TITLES: Final = (
     "variant",
     "accuracy",
@@ -71,13 +74,9 @@ def main(arguments: list[str] | None = None) -> int:
         check(specs, options.packages)
     except ValueError as error:
         parser.error(str(error))
-    # Before anything of ours adds to it.
-    load = os.getloadavg()[0]
     recipe = Recipe()
     shards = ensure_split(recipe, recipe.test, options.cache, workers=os.cpu_count() or 1)
-    results = measure(
-        specs, options.packages, grouped, load_shards(shards), rounds=options.rounds, load=load
-    )
+    results = measure(specs, options.packages, grouped, load_shards(shards), rounds=options.rounds)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if options.page:
@@ -141,11 +140,11 @@ def measure(
     data: DrawnData,
     *,
     rounds: int,
-    load: float,
 ) -> dict[str, Any]:
     """Figures, latencies and verdicts as JSON values."""
     models = [folder / MODEL_FILE for folder in folders]
-    taken = latencies([model.read_bytes() for model in models], rounds=rounds)
+    with others_work() as others:
+        taken = latencies([model.read_bytes() for model in models], rounds=rounds)
     found = []
     for members in grouped:
         first = specs[members[0]]
@@ -185,10 +184,34 @@ def measure(
         "photographs": len(data.grades),
         "rounds": rounds,
         "machine": machine(),
-        "load_average_before": round(load, 2),
-        "busy": load > BUSY_LOAD,
+        "cpus_of_others": round(others.cpus, 3),
+        "busy": others.cpus > BUSY_CPUS,
         "models": found,
     }
+
+
+@dataclass
+class OthersWork:
+    """CPUs that all other processes of this machine used on average while it was measured."""
+
+    cpus: float = 0.0
+
+
+@contextlib.contextmanager
+def others_work() -> Iterator[OthersWork]:
+    """Counts from here to the end of the block; the result is there after it."""
+    found = OthersWork()
+    begun, busy, own = time.perf_counter(), _busy_s(), time.process_time()
+    yield found
+    busy, own = _busy_s() - busy, time.process_time() - own
+    found.cpus = max(0.0, busy - own) / (time.perf_counter() - begun)
+
+
+def _busy_s() -> float:
+    """Seconds that the processors have worked since the machine started."""
+    times = psutil.cpu_times()._asdict()
+    idle = ("idle", "iowait", "steal", "guest", "guest_nice")  # guests are counted in user, too
+    return float(sum(value for name, value in times.items() if name not in idle))
 
 
 def _scored(data: DrawnData, probabilities: NDArray[np.float64]) -> Scored:
@@ -244,8 +267,8 @@ def table(results: dict[str, Any]) -> str:
         "bootstrap interval (exact where a share is 1). "
         f"Latency: median of {results['rounds']} inferences of one picture on one thread, the "
         f"packages in turns; {made['cores']} cores ({made['processor']}), LiteRT "
-        f"{made['versions'].get('ai-edge-litert', 'of unknown version')}, machine {state} (load "
-        f"{results['load_average_before']:g} before)."
+        f"{made['versions'].get('ai-edge-litert', 'of unknown version')}, machine {state} (others "
+        f"took {results['cpus_of_others']:g} of a CPU meanwhile)."
     )
     return "\n".join(lines)
 

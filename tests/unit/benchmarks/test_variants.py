@@ -63,7 +63,7 @@ def test_the_page_quotes_the_committed_results(repository: Path) -> None:
 def test_the_results_are_of_the_committed_packages(repository: Path) -> None:
     results = json.loads((repository / "docs" / "benchmarks" / "variants.json").read_text())
     rows = {row["id"]: row for model in results["models"] for row in model["variants"]}
-    for name in ("vgg19-small-demo", "referral-demo"):
+    for name in ("mobilenet-demo", "vgg19-small-demo", "referral-demo"):
         document = json.loads((repository / "model_artifacts" / name / "model.json").read_text())
         row = rows[name]
         assert row["kind"] == "int8"
@@ -71,3 +71,26 @@ def test_the_results_are_of_the_committed_packages(repository: Path) -> None:
         assert row["model_bytes"] == model["size_bytes"]
         for figure in ("referable_auc", variants.AT_SPECIFICITY):
             assert row["metrics"][figure] == document["metrics"][figure], name
+
+
+def test_the_work_of_others_is_what_the_machine_did_and_this_process_did_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Times(SimpleNamespace):
+        def _asdict(self) -> dict[str, float]:
+            return vars(self)
+
+    machine = iter(
+        [
+            Times(user=100.0, system=20.0, idle=900.0, iowait=3.0, steal=1.0, guest=50.0),
+            Times(user=107.0, system=21.0, idle=990.0, iowait=9.0, steal=8.0, guest=57.0),
+        ]
+    )
+    own, clock = iter([4.0, 9.0]), iter([30.0, 40.0])
+    monkeypatch.setattr(variants.psutil, "cpu_times", lambda: next(machine))
+    monkeypatch.setattr(variants.time, "process_time", lambda: next(own))
+    monkeypatch.setattr(variants.time, "perf_counter", lambda: next(clock))
+    with variants.others_work() as others:
+        pass
+    # 8 seconds of work in 10, 5 of them this process's.
+    assert others.cpus == pytest.approx(0.3)

@@ -15,6 +15,7 @@ from inference_image.predictor import Predictor
     [
         ("referral-demo", {"roc.png", "samples.jpg"}),
         ("vgg19-small-demo", {"roc.png", "confusion.png", "samples.jpg"}),
+        ("mobilenet-demo", {"roc.png", "confusion.png", "samples.jpg"}),
     ],
 )
 def test_a_committed_package_has_a_page_with_its_pictures_inside(

@@ -10,7 +10,7 @@ from PIL import Image
 
 from dr_training.drawing import draw_fundus
 from dr_training.evaluate import auc, quadratic_weighted_kappa, referable_score, softmax
-from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE, model_card
+from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE
 from dr_training.recipe import Recipe, small
 from inference_image.contract import NOT_ASSESSED, REFERABLE_FROM_GRADE
 from inference_image.explain import DenseHead
@@ -169,7 +169,6 @@ def test_the_small_packages_are_whole_measured_and_good_on_fresh_drawings(
     assert metrics["referable_auc"]["value"] > 0.97
     assert ("accuracy" in metrics) is (task == "grade5")
     card = (folder / "MODEL_CARD.md").read_text()
-    assert card == model_card(spec.raw)
     assert DEMO_NOTICE in card
     predictor = Predictor.load(folder, threads=1)
     answers = [predictor.predict(data) for _, data in fresh]
