@@ -26,7 +26,7 @@ from dr_training.data.faults import DataError
 from dr_training.data.pipeline import Augmentation, Part
 from dr_training.fitting.figures import validation_figures
 from dr_training.fitting.journal import Journal, write_history
-from dr_training.fitting.moving_statistics import MovingStatistics
+from dr_training.fitting.moving_statistics import MovingStatistics, follow_within_an_epoch
 from dr_training.fitting.objectives import class_weights, photograph_loss
 from dr_training.fitting.plan import FLOAT16, TrainingPlan
 from dr_training.fitting.sharing import Sharing
@@ -116,6 +116,7 @@ class Trainer:
         self._optimizer.build(self._variables)
         self._progress = _Progress()
         self._asked_to_stop = False
+        follow_within_an_epoch(network, steps=self._steps)
         self._train_step, self._answer = self._functions()
         self._sharing = Sharing(devices)
         self._statistics = MovingStatistics(network, devices)

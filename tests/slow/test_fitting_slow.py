@@ -44,7 +44,13 @@ from dr_training.fitting.run import train_records
 from dr_training.fitting.state import read_state, write_state
 folder = Path({folder!r})
 plan = TrainingPlan(**{plan!r})
+renew, renewed = loop.follow_within_an_epoch, []
+def renewing(network, *, steps):
+    renewed.append(steps)
+    renew(network, steps=steps)
+loop.follow_within_an_epoch = renewing
 whole = train_records(folder / "records", folder / "whole", plan, strategy="cpu", threads=2)
+loop.follow_within_an_epoch = renew
 
 step, answers = journal.Journal.step, loop.Trainer.answers
 steps, answered, stops = [], [], []
@@ -105,7 +111,8 @@ later = train_records(
     folder / "records", folder / "referral", referral, strategy="cpu", results=folder / "later",
 )
 print(json.dumps({{
-    "stops": stops, "steps": steps, "answered": answered, "tags": tags, "whole": whole.report,
+    "stops": stops, "steps": steps, "renewed": renewed, "answered": answered, "tags": tags,
+    "whole": whole.report,
     "cut": cut.report, "half_loss": half.report["validation"]["loss"],
     "referral_auc": referred.report["validation"]["auc"], "later": later.report,
 }}))
@@ -269,6 +276,8 @@ def test_a_training_that_was_stopped_four_times_ends_as_one_that_was_not(
         "stopped in epoch 3 after step 5",
         "stopped in epoch 4 after step 1",
     ]
+    # Batch normalisation was told how many steps an epoch has.
+    assert found["renewed"] == [5]
     # No step was done twice; of the validation that was stopped, its first batch of three.
     epochs = range(1, HEAD["epochs"] + 1)
     assert found["steps"] == [[epoch, step] for epoch in epochs for step in range(1, 6)]
