@@ -274,7 +274,9 @@ def open_loop(
 class Senders:
     """Threads that send what a schedule hands them; another is started whenever none is free.
 
-    `send` returns at once, `finish` when everything sent was answered.
+    `send` returns at once, `finish` when everything sent was answered. A thread of its own starts
+    the others: Ctrl-C reaches the main thread anywhere, also in the midst of starting one, and then
+    nobody could say whether there is a thread more to wait for.
     """
 
     def __init__(
@@ -294,24 +296,32 @@ class Senders:
         self._on_request = on_request
         self._on_measured = on_measured
         self._due: queue.SimpleQueue[tuple[float, object] | None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._open = 0
+        self._asked = 0
+        self._failure: RuntimeError | None = None
         self._count = itertools.count(1)
         self.log: queue.SimpleQueue[Measurement] = queue.SimpleQueue()
         self.any_client = make_client()
+        self._starter = threading.Thread(target=self._start_threads, daemon=True)
+        self._starter.start()
         self.begin = time.perf_counter()
 
     def send(self, *, intended_offset_s: float, token: object = None) -> None:
-        """Have one request sent that was due `intended_offset_s` after `begin`."""
+        """Have one request sent that was due `intended_offset_s` after `begin`.
+
+        Raises:
+            RuntimeError: the machine starts no thread any more.
+        """
+        self._raise_failure()
         with self._lock:
             self._open += 1
-            wanted = self._open > len(self._threads) and len(self._threads) < self._most
+            wanted = self._open > self._asked and self._asked < self._most
+            self._asked += wanted
         if wanted:
-            thread = threading.Thread(target=self._work, daemon=True)
-            thread.start()
-            # Only now: `finish` waits for each, and Ctrl-C may come before one has begun.
-            self._threads.append(thread)
+            self._wanted.put(True)
         self._due.put((intended_offset_s, token))
 
     def abandon(self) -> None:
@@ -321,11 +331,33 @@ class Senders:
                 self._due.get_nowait()
 
     def finish(self) -> None:
-        """Wait for all answers and end the threads."""
+        """Wait for all answers and end the threads.
+
+        Raises:
+            RuntimeError: as `send`; what was sent before has been answered.
+        """
+        self._wanted.put(False)
+        self._starter.join()
+        # From here on there are no more threads than these.
         for _ in self._threads:
             self._due.put(None)
         for thread in self._threads:
             thread.join()
+        self._raise_failure()
+
+    def _start_threads(self) -> None:
+        while self._wanted.get():
+            thread = threading.Thread(target=self._work, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._failure = error
+                continue
+            self._threads.append(thread)
+
+    def _raise_failure(self) -> None:
+        if self._failure:
+            raise self._failure
 
     def _work(self) -> None:
         client = self._make_client()

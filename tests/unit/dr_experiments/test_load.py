@@ -1,7 +1,9 @@
 """Users in a closed loop and arrivals on a schedule, against servers with known delays."""
 
+import signal
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -97,35 +99,74 @@ def test_failures_of_a_load_are_counted_and_not_averaged() -> None:
     assert starts[-1] < 0.4
 
 
-@pytest.mark.parametrize("loop", ["closed", "open"])
-def test_ctrl_c_while_the_users_come_ends_those_who_came(
-    loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def make_client_of(url: str) -> Callable[[], Client]:
+    return lambda: Client(UrlTarget(url))
+
+
+def test_ctrl_c_while_the_users_come_ends_those_who_came(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal between two threads' starts once left the first one sending for the whole time."""
     plain = threading.Thread.start
-    senders: list[threading.Thread] = []
+    users: list[threading.Thread] = []
 
     def start(thread: threading.Thread) -> None:
         if threading.current_thread() is threading.main_thread():
-            if senders:
+            if users:
                 raise KeyboardInterrupt
-            senders.append(thread)
+            users.append(thread)
         plain(thread)
 
     with served(lambda number: 0.05) as (url, _):
         monkeypatch.setattr(threading.Thread, "start", start)
-
-        def make() -> Client:
-            return Client(UrlTarget(url))
-
-        begin = {
-            "closed": lambda: closed_loop(make, PAYLOAD, Constant(users=2, duration_s=30.0)),
-            "open": lambda: open_loop(make, PAYLOAD, [0.0, 0.001, 29.0]),
-        }[loop]
         with pytest.raises(InterruptedScenario):
-            begin()
-        senders[0].join(5)
-        assert not senders[0].is_alive()
+            closed_loop(make_client_of(url), PAYLOAD, Constant(users=2, duration_s=30.0))
+        users[0].join(5)
+        assert not users[0].is_alive()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before it runs", "while it runs"])
+def test_ctrl_c_while_a_sender_is_started_ends_all_of_them(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the midst of a start it once left one sender more than were told to end: a hang."""
+    plain, main = threading.Thread.start, threading.main_thread()
+    senders: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        if threading.current_thread() is main or "_work" not in thread.name:
+            plain(thread)
+            return
+        senders.append(thread)
+        if len(senders) == 2 and before:
+            signal.pthread_kill(main.ident or 0, signal.SIGINT)
+        plain(thread)
+        if len(senders) == 2 and not before:
+            signal.pthread_kill(main.ident or 0, signal.SIGINT)
+
+    with served(lambda number: 0.05) as (url, seen):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises(InterruptedScenario) as caught:
+            open_loop(make_client_of(url), PAYLOAD, [0.0, 0.001, 29.0])
+        assert len(senders) == 2
+        assert not any(thread.is_alive() for thread in senders)
+        # What was sent has been answered and is in the result.
+        assert len(caught.value.result.measurements) == len(seen) <= 2
+
+
+def test_senders_that_cannot_be_started_are_an_error_and_no_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if "_work" in thread.name:
+            raise RuntimeError("can't start new thread")
+        plain(thread)
+
+    with served(lambda number: 0.0) as (url, seen):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            open_loop(make_client_of(url), PAYLOAD, [0.0])
+        assert not seen
 
 
 def test_users_think_between_requests() -> None:

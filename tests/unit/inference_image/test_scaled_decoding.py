@@ -21,7 +21,8 @@ from tests.service_harness import REPOSITORY, encoded
 INPUT_PX = 224
 # docs/formats.md states these bounds and what was measured.
 MOST_LEVELS = 1.2
-MOST = 0.25
+MOST = 0.4
+MOST_OF_ALL_BUT_ONE = 0.2
 MOST_ON_AVERAGE = 0.06
 WIDTH, HEIGHT = 3216, 2136
 
@@ -92,6 +93,8 @@ def check(effects: list[Effect]) -> None:
     assert max(e.levels for e in effects) <= MOST_LEVELS, effects
     assert max(e.of_a_grade for e in effects) <= MOST, effects
     assert max(e.of_referable for e in effects) <= MOST, effects
+    *others, _ = sorted(max(e.of_a_grade, e.of_referable) for e in effects)
+    assert max(others, default=0.0) <= MOST_OF_ALL_BUT_ONE, effects
     assert statistics.fmean(e.of_a_grade for e in effects) <= MOST_ON_AVERAGE, effects
     assert not any(e.decided_otherwise for e in effects), effects
 
@@ -100,7 +103,7 @@ def test_the_answer_hardly_changes(predictor: Predictor) -> None:
     check(
         [
             effect(predictor, f"seed {seed}", jpeg(camera_photograph(seed, seed % 5)))
-            for seed in range(8_700_001, 8_700_007)
+            for seed in range(8_700_001, 8_700_016)
         ]
     )
 
