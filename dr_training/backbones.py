@@ -15,6 +15,12 @@ from typing import Final
 
 from dr_training.data.faults import DataError
 
+# Where a backbone's weights are from; `auto` is ImageNet's where they can be had.
+WEIGHTS_RANDOM: Final = "random"
+WEIGHTS_IMAGENET: Final = "imagenet"
+WEIGHTS_AUTO: Final = "auto"
+WEIGHTS: Final = (WEIGHTS_AUTO, WEIGHTS_IMAGENET, WEIGHTS_RANDOM)
+
 # keras.applications.imagenet_utils: mode "tf".
 MINUS_ONE_TO_ONE: Final = "minus_one_to_one"
 # Mode "caffe": blue first, mean of ImageNet subtracted, not divided.

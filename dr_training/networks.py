@@ -24,6 +24,9 @@ from dr_training.backbones import (
     LITE,
     MINUS_ONE_TO_ONE,
     SMALL_RESNET,
+    WEIGHTS,
+    WEIGHTS_IMAGENET,
+    WEIGHTS_RANDOM,
     Backbone,
     backbone,
 )
@@ -39,10 +42,6 @@ _DEMO_BACKBONES: Mapping[str, tuple[Callable[..., Any], str]] = {
 }
 NETWORKS = tuple(_DEMO_BACKBONES)
 
-WEIGHTS_RANDOM: Final = "random"
-WEIGHTS_IMAGENET: Final = "imagenet"
-WEIGHTS_AUTO: Final = "auto"
-WEIGHTS: Final = (WEIGHTS_AUTO, WEIGHTS_IMAGENET, WEIGHTS_RANDOM)
 # Dense layers between pooling and answer.
 HEADS: Final[Mapping[str, tuple[int, ...]]] = {TASK_GRADE5: (128, 128), TASK_REFERABLE: ()}
 _ANSWERS: Final[Mapping[str, int]] = {TASK_GRADE5: len(GRADE_LABELS), TASK_REFERABLE: 1}

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from dr_training.backbones import WEIGHTS_RANDOM
 from dr_training.data.faults import DataError
 from dr_training.fitting.plan import TrainingPlan
 from dr_training.latency import latencies
@@ -119,10 +120,25 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         f"| {row['rank']} | {row['network']} | {_figure(row['kappa'])} | "
         f"{_figure(row['accuracy'])} | {_figure(row['auc'])} | {_figure(row['referable_auc'])} | "
         f"{row['latency_cpu_ms']:.2f} | {row['size_mb']:.2f} | {row['parameters']:,} | "
-        f"{row['backbone_weights']} | {'●' if row['on_front'] else ''} |"
+        f"{_source_of_weights(row)[0]} | {'●' if row['on_front'] else ''} |"
         for row in rows
     ]
+    reasons = [
+        f"- {row['network']}: {reason}"
+        for row in rows
+        if (reason := _source_of_weights(row)[1]) is not None
+    ]
+    if reasons:
+        lines += ["", "† Random, because others could not be had:", "", *reasons]
     return "\n".join(lines) + "\n"
+
+
+def _source_of_weights(row: Mapping[str, Any]) -> tuple[str, str | None]:
+    """What the table says, and why the weights are random although ImageNet's were asked for."""
+    random, bracket, reason = str(row["backbone_weights"]).partition(f"{WEIGHTS_RANDOM} (")
+    if random or not bracket:
+        return str(row["backbone_weights"]), None
+    return f"{WEIGHTS_RANDOM} †", reason.removesuffix(")")
 
 
 def _quality(row: Mapping[str, Any]) -> float:

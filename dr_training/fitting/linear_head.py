@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dr_training.backbones import EFFICIENTNET_LITE0
+from dr_training.backbones import EFFICIENTNET_LITE0, WEIGHTS_IMAGENET
 from dr_training.data.faults import DataError
 from dr_training.data.pipeline import Part, TrainingData
 from dr_training.data.splits import TEST, TRAIN, VALIDATION
@@ -32,7 +32,7 @@ from dr_training.fitting.logistic import (
     fit_logistic,
 )
 from dr_training.fitting.packaging import package_network
-from dr_training.networks import WEIGHTS_IMAGENET, build_classifier
+from dr_training.networks import build_classifier
 from dr_training.quantise import Runner, convert
 
 ORIENTATIONS: Final = 8

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from dr_training.backbones import WEIGHTS_AUTO, WEIGHTS_RANDOM
 from dr_training.data.faults import DataError
 from dr_training.data.pipeline import Part, TrainingData
 from dr_training.data.preparation import MANIFEST
@@ -39,7 +40,7 @@ from dr_training.fitting.plan import (
 )
 from dr_training.fitting.results import NETWORK, PACKAGE, RECORDS_SHA256, REPORT
 from dr_training.fitting.strategies import Devices, choose_devices
-from dr_training.networks import WEIGHTS_AUTO, WEIGHTS_RANDOM, Classifier, build_classifier
+from dr_training.networks import Classifier, build_classifier
 from inference_image.model_spec import file_sha256
 
 _DIGITS: Final = 4

@@ -161,3 +161,16 @@ def test_networks_are_ranked_by_quality_and_those_that_are_beaten_are_not_on_the
     assert len({line.count("|") for line in lines}) == 1
     assert len(lines) == 6
     assert "random" in lines[2]
+    assert "could not be had" not in page
+
+
+def test_why_weights_are_random_stands_below_the_ranking() -> None:
+    reason = "ImageNet's weights of VGG16 cannot be had: URL fetch failure (no name)"
+    rows = [_row("vgg16", 0.5, 2.0, 2.0), _row("small-resnet", 0.6, 1.0, 1.0)]
+    rows[0]["backbone_weights"] = f"random ({reason})"
+    rows[1]["backbone_weights"] = "random"
+    page = markdown(ranked(rows))
+    table = [line for line in page.splitlines() if line.startswith("|")]
+    assert not any("URL" in line for line in table)
+    assert [line.split(" | ")[9] for line in table[2:]] == ["random", "random †"]
+    assert page.endswith(f"† Random, because others could not be had:\n\n- vgg16: {reason}\n")
