@@ -1076,7 +1076,7 @@ def model_gate(
     table: Annotated[Path, typer.Argument(help="A table of held-out labelled images.")],
     reference: Annotated[Path, typer.Option(help="The f32 package: folder or model.tar.gz.")],
     split: Annotated[Path | None, typer.Option(help="A split; its test part counts.")] = None,
-    part: Annotated[str, typer.Option(help="Another part of the split.")] = "test",
+    part: Annotated[str | None, typer.Option(help="Another part of the split than test.")] = None,
     operating_point: Annotated[
         str | None, typer.Option(help="The reference's default when left out.")
     ] = None,

@@ -10,7 +10,7 @@ from dr_training.data.table import read_table
 from dr_training.gate import PASSED, Margins, gate, record_verdict
 from dr_training.recalibrate import recalibrate
 from dr_training.scoring import score_package
-from inference_image.model_spec import load_model_spec
+from inference_image.model_spec import ModelSpec, load_model_spec
 
 
 def recalibrate_package(
@@ -40,7 +40,9 @@ def recalibrate_package(
             score_package(folder, choosing),
             out,
             model_id=model_id or out.name,
-            data=table_path.stem,
+            data=table_path.stem
+            if split_path is None
+            else f"{table_path.stem}, part {VALIDATION} of {split_path.stem}",
             sensitivity=sensitivity,
             specificity=specificity,
             test=None if testing is None else score_package(folder, testing),
@@ -71,7 +73,7 @@ def gate_package(
     *,
     reference: Path,
     split_path: Path | None,
-    part: str,
+    part: str | None,
     operating_point: str | None,
     margin: float,
     specificity_margin: float,
@@ -86,12 +88,16 @@ def gate_package(
     photographs = table.photographs
     data = table_path.stem
     if split_path is not None:
-        photographs = members(table, split_path, part)
-        data = f"{data}, part {part} of {split_path.stem}"
-    require_files(load_model_spec(candidate), candidate)
+        wanted = part or TEST
+        photographs = members(table, split_path, wanted)
+        data = f"{data}, part {wanted} of {split_path.stem}"
+    elif part is not None:
+        raise CommandError("--part needs a --split")
+    candidate_spec = load_model_spec(candidate)
+    require_files(candidate_spec, candidate)
     with opened_package(reference) as (folder, reference_spec):
+        _check_pair(candidate_spec, reference_spec)
         name = operating_point or reference_spec.default_operating_point
-        candidate_spec = load_model_spec(candidate)
         verdict = gate(
             score_package(folder, photographs),
             score_package(candidate, photographs),
@@ -124,3 +130,17 @@ def gate_package(
         spec = record_verdict(candidate, verdict, reference=reference_spec, data=data)
         print(f"recorded in {candidate / 'model.json'}; the package is now {spec.sha256[:12]}")
     return verdict.verdict == PASSED
+
+
+def _check_pair(candidate: ModelSpec, reference: ModelSpec) -> None:
+    """Refuse a comparison that could only pass, or that compares answers to two questions."""
+    if candidate.sha256 == reference.sha256:
+        raise CommandError("the candidate and the reference are the same package")
+    if candidate.task != reference.task:
+        raise CommandError(
+            f"the candidate's task is {candidate.task}, the reference's {reference.task}; "
+            "a variant is compared with the network that it was made of"
+        )
+    kind = (reference.raw.get("variant") or {}).get("kind")
+    if kind is not None and kind != "f32":
+        raise CommandError(f"the reference is the variant {kind}; name the f32 one")

@@ -19,7 +19,7 @@ from dr_training.data.faults import DataError
 from dr_training.data.readers import PUBLISHED_SPLIT, read
 from dr_training.data.splits import TEST, published_split, read_split
 from dr_training.data.table import Photograph, Table, read_table
-from dr_training.evaluation import evaluate
+from dr_training.evaluation import check_choices, evaluate
 from dr_training.evaluation_page import estimate, write_evaluation
 from dr_training.scoring import ModelAnswer, Scored, score_answers, score_package
 from inference_image.headers import sniff
@@ -48,6 +48,8 @@ def evaluate_model(
     photographs, data = _photographs(table_path, npz=npz, split=split, part=part)
     if not photographs:
         raise CommandError(f"there is no photograph in {data}")
+    # Before thousands of photographs are asked about.
+    check_choices(photographs, prevalence=prevalence, by=by)
     result_folder(out)
     if url is not None or endpoint is not None:
         with _target(url, endpoint, region) as target, _Bar() as bar:
@@ -195,4 +197,4 @@ def _name_failures(scored: Scored) -> None:
     for index in failed[:_MOST_NAMED]:
         print(f"failed: {scored.photographs[index].where}: {scored.reasons[index]}")
     if len(failed) > _MOST_NAMED:
-        print(f"failed: {len(failed) - _MOST_NAMED} more, in predictions.csv")
+        print(f"failed: {len(failed) - _MOST_NAMED} more")

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dr_training.data.faults import DataError
+from dr_training.data.table import Photograph
 from dr_training.evaluate import (
     Estimate,
     accuracy,
@@ -65,9 +66,7 @@ def evaluate(
     Raises:
         DataError: the prevalence is no share, a column is missing, or nothing was gradable.
     """
-    if prevalence is not None and not 0 < prevalence < 1:
-        raise DataError(f"the prevalence is a share between 0 and 1, not {prevalence:g}")
-    _check_columns(scored, by)
+    check_choices(scored.photographs, prevalence=prevalence, by=by)
     if not scored.gradable.any():
         raise DataError("the model called every photograph ungradable: there is nothing to measure")
     report = _figures(scored, thresholds, prevalence=prevalence, draws=draws, seed=seed)
@@ -324,13 +323,22 @@ def _ungradable(scored: Scored) -> dict[str, Any]:
     }
 
 
-def _check_columns(scored: Scored, by: Sequence[str]) -> None:
+def check_choices(
+    photographs: Sequence[Photograph], *, prevalence: float | None, by: Sequence[str]
+) -> None:
+    """Refuse what no answers could be evaluated by; needs no answers.
+
+    Raises:
+        DataError: the prevalence is no share, or a column is missing.
+    """
+    if prevalence is not None and not 0 < prevalence < 1:
+        raise DataError(f"the prevalence is a share between 0 and 1, not {prevalence:g}")
     known: dict[str, None] = {"eye": None}
-    for one in scored.photographs:
+    for one in photographs:
         known.update(dict.fromkeys(one.extra))
     for column in by:
         if column not in known:
-            raise DataError(f"the table has no column {column!r}; it has {', '.join(known)}")
+            raise DataError(f"subgroups cannot be by {column!r}; they can be by {', '.join(known)}")
 
 
 def _values(scored: Scored, column: str) -> dict[str, NDArray[np.bool_]]:

@@ -227,10 +227,11 @@ def prepare(
             }
     for one in table:
         if one.id not in rows:
-            status = UNLABELLED if one.grade is None else LEFT_OUT
+            outcome = _Outcome(status=UNLABELLED if one.grade is None else LEFT_OUT)
             if not one.readable:
-                status = UNREADABLE
-            rows[one.id] = _qc_row(one, "", _Outcome(status=status), "", "")
+                reason = "it could not be read when the table was made"
+                outcome = _Outcome(status=UNREADABLE, reasons=reason)
+            rows[one.id] = _qc_row(one, "", outcome, "", "")
     _write_qc(out / QC, [rows[one.id] for one in table])
     if not any(part["records"] for part in parts.values()):
         raise DataError(f"no photograph could be used; {out / QC} says why for each")

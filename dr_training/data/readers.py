@@ -29,6 +29,7 @@ Layouts, as published (checked 2026-11-28):
 
 import hashlib
 import re
+import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ import numpy as np
 
 from dr_training.data.faults import DataError, Faults
 from dr_training.data.table import (
+    COLUMNS,
     GRADES,
     CsvRows,
     Photograph,
@@ -289,7 +291,7 @@ def _csv(source: Path, options: Options) -> Reading:
         replace(
             entry,
             patient=entry.extra.get(options.patient_column or "", ""),
-            eye=entry.extra.get(options.eye_column or "", "").lower(),
+            eye=_eye(entry.extra.get(options.eye_column or "", "")),
             extra={
                 name: value
                 for name, value in entry.extra.items()
@@ -397,10 +399,39 @@ KINDS: Final[Mapping[str, Callable[[Path, Options], Reading]]] = {
 }
 
 
+# As ophthalmologists write them: oculus dexter and sinister.
+_EYES: Final[Mapping[str, str]] = {"od": "right", "r": "right", "os": "left", "l": "left"}
+
+
+def _eye(text: str) -> str:
+    return _EYES.get(text.strip().lower(), text.strip().lower())
+
+
+def _check_columns(entries: Sequence[_Entry]) -> None:
+    """Refuse columns of the labels that the table has for itself: it would hold them twice."""
+    ways = {"patient": "say --patient-column patient", "eye": "say --eye-column eye"}
+    names = {name: None for entry in entries for name in entry.extra if name in COLUMNS}
+    if names:
+        raise DataError(
+            "; ".join(
+                f"the labels have a column {name}, and so has the table: "
+                f"{f'{ways[name]}, or ' if name in ways else ''}rename it"
+                for name in names
+            )
+        )
+
+
 def _finish(entries: Sequence[_Entry], options: Options, *, notes: Sequence[str] = ()) -> Reading:
     """Hash and measure every file, check every grade, and name all faults at once."""
+    _check_columns(entries)
     faults = Faults()
     notes = list(notes)
+    nameless = sum(not entry.patient for entry in entries)
+    if 0 < nameless < len(entries):
+        notes.append(
+            f"{nameless:,} of {len(entries):,} photographs name no patient; each of them counts as "
+            "a patient of its own, so that one patient may come into two parts"
+        )
     seen: dict[str, _Entry] = {}
     with ThreadPoolExecutor(_READERS_AT_ONCE) as pool:
         photographs = []
@@ -481,7 +512,8 @@ def _listed(
         elif file is None:
             faults.add(where, f"{folder.name} holds no image {name}")
         elif len(file) > 1:
-            faults.add(where, f"{name} may be {' or '.join(sorted(f.name for f in file))}")
+            found = sorted(str(one.relative_to(folder)) for one in file)
+            faults.add(where, f"{name} may be {' or '.join(found)}")
         else:
             used.add(file[0])
             extra = {k: v for k, v in row.items() if k not in (id_column, grade_column)}
@@ -505,14 +537,19 @@ def _by_name(folder: Path) -> dict[str, list[Path]]:
     for file in _image_files(folder):
         inside = file.relative_to(folder)
         for name in {str(inside), str(inside.with_suffix("")), file.name, file.stem}:
-            files.setdefault(name.lower(), []).append(file)
+            files.setdefault(_folded(name), []).append(file)
     return files
 
 
 def _match(name: str, files: Mapping[str, list[Path]]) -> list[Path] | None:
     """By the whole name first; labels of Messidor-2 say .jpg where the file is .JPG or .png."""
-    wanted = name.replace("\\", "/").removeprefix("./").lower()
+    wanted = _folded(name.replace("\\", "/").removeprefix("./"))
     return files.get(wanted) or files.get(_stem(wanted))
+
+
+def _folded(name: str) -> str:
+    """In small letters; an umlaut is one character, as a Mac's file names do not have it."""
+    return unicodedata.normalize("NFC", name).lower()
 
 
 def _stem(name: str) -> str:
@@ -538,12 +575,15 @@ def _foldered(source: Path, labels: Mapping[str, int]) -> Iterator[_Entry]:
     """Entries of one folder per class; every folder needs its grade, every grade its folder."""
     faults = Faults()
     present = sorted(path for path in source.iterdir() if path.is_dir())
+    labels = {unicodedata.normalize("NFC", name): grade for name, grade in labels.items()}
+    named = {unicodedata.normalize("NFC", path.name) for path in present}
     for name in labels:
-        if source / name not in present:
+        if name not in named:
             faults.add(str(source), f"there is no folder {name}")
     for folder in present:
         files = _image_files(folder)
-        if folder.name not in labels:
+        label = unicodedata.normalize("NFC", folder.name)
+        if label not in labels:
             if files:
                 faults.add(str(folder), f"no grade is given for its {len(files)} images")
             continue
@@ -554,7 +594,7 @@ def _foldered(source: Path, labels: Mapping[str, int]) -> Iterator[_Entry]:
             yield _Entry(
                 id=str(inside.with_suffix("")),
                 file=file,
-                grade=str(labels[folder.name]),
+                grade=str(labels[label]),
                 where=str(inside),
             )
     faults.raise_if_any("the folders do not fit the label map")

@@ -241,7 +241,9 @@ def read_csv(path: Path) -> CsvRows:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text") from None
+        raise DataError(
+            f'{path} is not UTF-8 text; save it as "CSV UTF-8" if a spreadsheet wrote it'
+        ) from None
     except OSError as error:
         reason = (error.strerror or "unreadable").lower()
         raise DataError(f"{path} cannot be read: {reason}") from None

@@ -141,6 +141,11 @@ def choose(found: Mapping[str, ModelFile], wanted: str) -> ModelFile:
     raise ModelPackageError(
         f"the model is for {offers}, and {packages} is not installed here; "
         f"use the image of the other runtime (RUNTIME={candidates[0]})"
+        + (
+            ", or a .tflite of it (`dr model quantise`)"
+            if candidates == [RUNTIME_TENSORFLOW]
+            else ""
+        )
     )
 
 

@@ -96,7 +96,7 @@ def test_a_package_is_recalibrated_for_a_site_and_gated(run: Run, site: Path) ->
     assert "on the test part:" in out
     spec = load_model_spec(Path("small-site"))
     assert spec.id == "small-site"
-    assert spec.raw["calibration"]["data"] == "table"
+    assert spec.raw["calibration"]["data"] == "table, part validation of split"
     assert run("evaluate", "table.csv", "--model", "small-site", "--draws", "20")[0] == 0
 
     gate = ("model", "gate", "small-site", "table.csv", "--reference", str(site), "--draws", "30")
@@ -107,8 +107,44 @@ def test_a_package_is_recalibrated_for_a_site_and_gated(run: Run, site: Path) ->
     assert verdict in ("refused", "insufficient data")
 
 
+def renamed(folder: Path | str) -> None:
+    """Another package with the same network."""
+    path = Path(folder) / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"id": "another"}))
+
+
+def test_a_gate_that_could_only_pass_or_compares_two_questions_is_refused(
+    run: Run, repository: Path, site: Path
+) -> None:
+    gate = ("model", "gate", str(site), "table.csv", "--reference")
+    code, _, err = run(*gate, str(site))
+    assert (code, "are the same package" in err) == (1, True)
+    code, _, err = run(*gate, str(repository / "model_artifacts" / "referral-demo"))
+    assert code == 1
+    assert "the candidate's task is grade5, the reference's referable" in err
+    other = Path(shutil.copytree(site, "other"))
+    document = json.loads((other / "model.json").read_text())
+    (other / "model.json").write_text(json.dumps({**document, "variant": {"kind": "int8"}}))
+    code, _, err = run(*gate, "other")
+    assert (code, "the reference is the variant int8; name the f32 one" in err) == (1, True)
+    assert "gate" not in json.loads((site / "model.json").read_text())
+
+
+def test_choices_are_refused_before_anything_is_asked(
+    run: Run, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("a photograph was asked about")
+
+    monkeypatch.setattr("dr_cli.evaluate.score_package", asked)
+    for words in ("--by site", "--prevalence 10"):
+        code, _, err = run("evaluate", "table.csv", "--model", "small", *words.split())
+        assert (code, err.startswith("dr: ")) == (1, True)
+        assert not Path("out").exists()
+
+
 def test_a_copy_passes_the_gate_and_the_verdict_is_recorded_on_wish(run: Run, site: Path) -> None:
-    shutil.copytree(site, "copy")
+    renamed(shutil.copytree(site, "copy"))
     before = load_model_spec(Path("copy")).sha256
     gate = ("model", "gate", "copy", "table.csv", "--reference", str(site), "--margin", "0.05")
     gate += ("--draws", "30")
@@ -132,7 +168,10 @@ def test_a_copy_passes_the_gate_and_the_verdict_is_recorded_on_wish(run: Run, si
         ("evaluate --npz site.npz --split split.csv", "parts of its own"),
         ("evaluate table.csv --split split.csv --part x", "no photograph in the part 'x'"),
         ("evaluate table.csv --model small --prevalence 5", "share between 0 and 1"),
-        ("evaluate table.csv --model small --by site", "no column 'site'"),
+        (
+            "evaluate table.csv --model small --by site",
+            "subgroups cannot be by 'site'; they can be by eye, published_split",
+        ),
         ("evaluate table.csv --url http://127.0.0.1:9", "no photograph was graded"),
         ("model recalibrate small table.csv --out small", "is not empty"),
         (
@@ -142,6 +181,7 @@ def test_a_copy_passes_the_gate_and_the_verdict_is_recorded_on_wish(run: Run, si
         ("model gate small/model.json table.csv --reference small", "is no folder"),
         ("model gate small table.csv --reference small --margin 2", "the margin of sensitivity"),
         ("model gate small nowhere.csv --reference small", "nowhere.csv cannot be read"),
+        ("model gate small table.csv --reference small --part test", "--part needs a --split"),
     ],
 )
 def test_mistakes_are_one_sentence(run: Run, site: Path, arguments: str, sentence: str) -> None:

@@ -148,7 +148,7 @@ def test_subgroups_by_a_column_and_a_warning_where_they_are_small() -> None:
     assert groups["A"]["quadratic_weighted_kappa"]["value"] == pytest.approx(
         quadratic_weighted_kappa(one.truth[rows], one.probabilities[rows].argmax(axis=1)), abs=1e-4
     )
-    with pytest.raises(DataError, match="no column 'site'; it has eye, camera"):
+    with pytest.raises(DataError, match="cannot be by 'site'; they can be by eye, camera"):
         evaluate(one, thresholds=HALF, by=["site"])
 
 

@@ -1,5 +1,6 @@
 """Each layout as it is published, and every way in which one is not."""
 
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,58 @@ def test_drawn_photographs_of_one_seed_are_one_patient(tmp_path: Path, drawn: Dr
     reading = read("drawn", tmp_path)
     assert {one.patient for one in reading.table} == {"seed7"}
     assert reading.notes == ("holiday.jpg is left out: its name is not gradeG-seedN",)
+
+
+@pytest.mark.parametrize(
+    ("column", "way"),
+    [
+        ("eye", "say --eye-column eye, or rename it"),
+        ("patient", "say --patient-column patient, or rename it"),
+        ("sha256", ": rename it"),
+        ("width_px", ": rename it"),
+    ],
+)
+def test_a_column_that_the_table_would_hold_twice_is_refused(
+    column: str, way: str, tmp_path: Path, drawn: Draw
+) -> None:
+    write_bytes(tmp_path / "a.jpg", drawn(0, 0))
+    write_csv(tmp_path / "labels.csv", ["image", "grade", column], [("a.jpg", 0, "left")])
+    with pytest.raises(DataError, match=f"a column {column}, and so has the table.*{way}"):
+        read("csv", tmp_path / "labels.csv")
+
+
+def test_photographs_without_a_patient_among_others_are_counted(
+    tmp_path: Path, drawn: Draw
+) -> None:
+    rows = []
+    for index, (patient, eye) in enumerate((("P1", "OD"), ("", "os"), ("P2", "L"), ("", ""))):
+        write_bytes(tmp_path / f"{index}.jpg", drawn(index, 0))
+        rows.append((f"{index}.jpg", 0, patient, eye))
+    write_csv(tmp_path / "labels.csv", ["image", "grade", "patient", "eye"], rows)
+    options = Options(patient_column="patient", eye_column="eye")
+    reading = read("csv", tmp_path / "labels.csv", options)
+    assert [one.eye for one in reading.table] == ["right", "left", "left", ""]
+    (note,) = reading.notes
+    assert note.startswith("2 of 4 photographs name no patient")
+
+
+def test_a_mac_s_umlauts_are_those_of_the_labels(tmp_path: Path, drawn: Draw) -> None:
+    apart = unicodedata.normalize("NFD", "Mäßig früh")
+    write_bytes(
+        tmp_path / "all" / apart / f"{unicodedata.normalize('NFD', 'Müller')}.jpg", drawn(0, 1)
+    )
+    labels = {"Mäßig früh": 1}
+    assert len(read("folders", tmp_path / "all", Options(labels=labels)).table) == 1
+    write_csv(tmp_path / "all" / "labels.csv", ["image", "grade"], [("MÜLLER.jpg", 1)])
+    assert len(read("csv", tmp_path / "all" / "labels.csv").table) == 1
+
+
+def test_a_name_in_two_folders_is_told_with_both(tmp_path: Path, drawn: Draw) -> None:
+    for folder in ("left", "right"):
+        write_bytes(tmp_path / folder / "img1.jpg", drawn(0, 0))
+    write_csv(tmp_path / "labels.csv", ["image", "grade"], [("img1.jpg", 0)])
+    with pytest.raises(DataError, match=r"may be left/img1.jpg or right/img1.jpg"):
+        read("csv", tmp_path / "labels.csv")
 
 
 def test_a_hospital_s_own_labels(tmp_path: Path, drawn: Draw) -> None:
