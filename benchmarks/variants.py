@@ -30,7 +30,7 @@ from dr_training.data.table import Photograph
 from dr_training.dataset import DrawnData, ensure_split, load_shards
 from dr_training.evaluate import class_logits, grader_metrics, softmax
 from dr_training.export import MODEL_FILE
-from dr_training.gate import gate
+from dr_training.gate import gate, variant_kind
 from dr_training.latency import latencies
 from dr_training.model_card import estimate_words
 from dr_training.recipe import Recipe
@@ -91,11 +91,10 @@ def kind_of(spec: ModelSpec) -> str:
     Raises:
         ValueError: it does not say it.
     """
-    variant, metrics = spec.raw.get("variant") or {}, spec.raw.get("metrics") or {}
-    kind = variant.get("kind") or metrics.get("model")
+    kind = variant_kind(spec)
     if kind not in KINDS:
         raise ValueError(f"{spec.id} does not say which of {', '.join(KINDS)} it is")
-    return str(kind)
+    return kind
 
 
 def groups(specs: Sequence[ModelSpec]) -> list[list[int]]:

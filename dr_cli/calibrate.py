@@ -7,7 +7,7 @@ from dr_cli.evaluate import members, print_report
 from dr_cli.packages import opened_package, require_files
 from dr_training.data.splits import TEST, VALIDATION
 from dr_training.data.table import read_table
-from dr_training.gate import PASSED, Margins, gate, record_verdict
+from dr_training.gate import PASSED, Margins, gate, record_verdict, variant_kind
 from dr_training.recalibrate import recalibrate
 from dr_training.scoring import score_package
 from inference_image.model_spec import ModelSpec, load_model_spec
@@ -141,6 +141,6 @@ def _check_pair(candidate: ModelSpec, reference: ModelSpec) -> None:
             f"the candidate's task is {candidate.task}, the reference's {reference.task}; "
             "a variant is compared with the network that it was made of"
         )
-    kind = (reference.raw.get("variant") or {}).get("kind")
+    kind = variant_kind(reference)
     if kind is not None and kind != "f32":
         raise CommandError(f"the reference is the variant {kind}; name the f32 one")

@@ -191,6 +191,16 @@ def images_needed(lost: int, gained: int, count: int, margin: float) -> int | No
     return max(high, least)
 
 
+def variant_kind(spec: ModelSpec) -> str | None:
+    """Which variant a package says it is; None where it does not say.
+
+    `dr model quantise` writes it as the variant, the demo models' training beside their figures.
+    """
+    variant, metrics = spec.raw.get("variant") or {}, spec.raw.get("metrics") or {}
+    kind = variant.get("kind") or metrics.get("model")
+    return None if kind is None else str(kind)
+
+
 def record_verdict(
     package: Path, verdict: Verdict, *, reference: ModelSpec, data: str
 ) -> ModelSpec:

@@ -427,7 +427,7 @@ def _finish(entries: Sequence[_Entry], options: Options, *, notes: Sequence[str]
     faults = Faults()
     notes = list(notes)
     nameless = sum(not entry.patient for entry in entries)
-    if 0 < nameless < len(entries):
+    if nameless and (nameless < len(entries) or options.patient_column):
         notes.append(
             f"{nameless:,} of {len(entries):,} photographs name no patient; each of them counts as "
             "a patient of its own, so that one patient may come into two parts"
@@ -548,8 +548,13 @@ def _match(name: str, files: Mapping[str, list[Path]]) -> list[Path] | None:
 
 
 def _folded(name: str) -> str:
-    """In small letters; an umlaut is one character, as a Mac's file names do not have it."""
-    return unicodedata.normalize("NFC", name).lower()
+    """In small letters and composed, as a Mac's file names are not."""
+    return _composed(name).lower()
+
+
+def _composed(name: str) -> str:
+    """An umlaut as one character."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _stem(name: str) -> str:
@@ -575,14 +580,14 @@ def _foldered(source: Path, labels: Mapping[str, int]) -> Iterator[_Entry]:
     """Entries of one folder per class; every folder needs its grade, every grade its folder."""
     faults = Faults()
     present = sorted(path for path in source.iterdir() if path.is_dir())
-    labels = {unicodedata.normalize("NFC", name): grade for name, grade in labels.items()}
-    named = {unicodedata.normalize("NFC", path.name) for path in present}
+    labels = {_composed(name): grade for name, grade in labels.items()}
+    named = {_composed(path.name) for path in present}
     for name in labels:
         if name not in named:
             faults.add(str(source), f"there is no folder {name}")
     for folder in present:
         files = _image_files(folder)
-        label = unicodedata.normalize("NFC", folder.name)
+        label = _composed(folder.name)
         if label not in labels:
             if files:
                 faults.add(str(folder), f"no grade is given for its {len(files)} images")

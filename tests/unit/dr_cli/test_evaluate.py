@@ -127,6 +127,9 @@ def test_a_gate_that_could_only_pass_or_compares_two_questions_is_refused(
     (other / "model.json").write_text(json.dumps({**document, "variant": {"kind": "int8"}}))
     code, _, err = run(*gate, "other")
     assert (code, "the reference is the variant int8; name the f32 one" in err) == (1, True)
+    # As the demo models' training says it.
+    code, _, err = run(*gate, str(repository / "model_artifacts" / "mobilenet-demo"))
+    assert (code, "the reference is the variant int8" in err) == (1, True)
     assert "gate" not in json.loads((site / "model.json").read_text())
 
 

@@ -235,6 +235,10 @@ def test_photographs_without_a_patient_among_others_are_counted(
     assert [one.eye for one in reading.table] == ["right", "left", "left", ""]
     (note,) = reading.notes
     assert note.startswith("2 of 4 photographs name no patient")
+    nobody = [(name, grade, "", eye) for name, grade, _, eye in rows]
+    write_csv(tmp_path / "labels.csv", ["image", "grade", "patient", "eye"], nobody)
+    (note,) = read("csv", tmp_path / "labels.csv", options).notes
+    assert note.startswith("4 of 4 photographs name no patient")
 
 
 def test_a_mac_s_umlauts_are_those_of_the_labels(tmp_path: Path, drawn: Draw) -> None:
