@@ -161,9 +161,10 @@ http {{
     }}
     server {{
         listen {where} backlog=2048;
+        # Where the answer's status is another one, it has to be said: nginx keeps its own without.
         error_page 418 = @stopping;
         error_page 503 @loading;
-        error_page 502 504 @lost;
+        error_page 502 504 =503 @lost;
         error_page 413 @too_large;
         # Not a named location: a request that could not be read has no path to keep, without which
         # nginx answers 500.

@@ -72,8 +72,17 @@ def masters(served: Served) -> tuple[int, int]:
 
 
 def alive(pid: int) -> bool:
+    """Whether one of its threads still runs.
+
+    A killed process is a zombie as soon as its first thread has ended, but its connections close
+    with the last one.
+    """
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split(") ")[1][0] != "Z"
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                state = (thread / "stat").read_text(encoding="utf-8").rpartition(") ")[2][0]
+                if state not in "XZ":
+                    return True
     return False
 
 
@@ -293,6 +302,33 @@ def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
         wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 3)
         assert statuses == {200}
         assert len(set(descendants(masters(served)[1])) - before) == 1
+        stop(served)
+        assert served.end() == 0
+
+
+def test_the_request_of_a_killed_worker_is_told_to_come_back() -> None:
+    with running(full(DR_SERVING_MODE="realtime", MODEL_SERVER_WORKERS="1")) as served:
+        wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 1)
+        connection = served.connect()
+        body = drawn_jpeg()
+        connection.putrequest("POST", "/invocations")
+        connection.putheader("Content-Type", "image/jpeg")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders()
+        connection.send(body[:1000])
+        wait_until(lambda: b"dr_pending_requests 1\n" in served.request("GET", "/metrics").body)
+        (worker,) = descendants(masters(served)[1])
+        os.kill(worker, signal.SIGKILL)
+        response = connection.getresponse()
+        problem = json.loads(response.read())
+        assert response.status == problem["status"] == 503
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.headers["retry-after"] == "1"
+        assert "worker is gone" in problem["detail"]
+        connection.close()
+        wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 2)
+        served.wait_ready()
+        assert invoke(served).status == 200
         stop(served)
         assert served.end() == 0
 
