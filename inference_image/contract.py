@@ -55,6 +55,7 @@ ENV_SERVING_MODE: Final = "DR_SERVING_MODE"
 ENV_RUNTIME: Final = "DR_RUNTIME"
 ENV_LAYOUT: Final = "DR_LAYOUT"
 ENV_PLAIN_INPUT: Final = "DR_PLAIN_INPUT"
+ENV_KERNEL: Final = "DR_KERNEL"
 # Lambda only: on SageMaker the platform unpacks the model, and no gateway changes the path.
 ENV_MODEL_URL: Final = "DR_MODEL_URL"
 ENV_BASE_PATH: Final = "DR_BASE_PATH"
@@ -83,6 +84,11 @@ LAYOUT_LEAN: Final = "lean"
 LAYOUT_FULL: Final = "full"
 LAYOUTS: Final = (LAYOUT_LEAN, LAYOUT_FULL)
 LAYOUT_AUTO: Final = "auto"
+
+# What finds the disc and judges the photograph; "auto" is the compiled one where there is one.
+KERNEL_COMPILED: Final = "compiled"
+KERNEL_NUMPY: Final = "numpy"
+KERNEL_AUTO: Final = "auto"
 
 # --- Media types ---------------------------------------------------------------------
 MEDIA_JPEG: Final = "image/jpeg"

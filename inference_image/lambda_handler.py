@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from inference_image import kernel
 from inference_image.contract import (
     ENV_METRICS,
     ENV_SERVING_MODE,
@@ -134,7 +135,7 @@ class LambdaHandler:
         atexit.register(self.close)
         # It reports each answer; the service's own log has more.
         logging.getLogger("mangum").setLevel(logging.WARNING)
-        log.info("ready", **phases, resident_mib=resident_mib())
+        log.info("ready", **phases, resident_mib=resident_mib(), kernel=kernel.name())
 
     def __call__(self, event: Any, context: Any) -> dict[str, Any]:
         """Answer one invocation.

@@ -362,6 +362,7 @@ def _run_worker(
     begun = time.perf_counter()
     import uvicorn
 
+    from inference_image import kernel
     from inference_image.http_app import ContainerStart, create_app
     from inference_image.http_protocol import allowed_connections, bounded_protocol
 
@@ -377,7 +378,13 @@ def _run_worker(
         resident = resident_mib()
         board.note_resident(int((resident or 0) * 2**20))
         board.set_ready(slot, True)
-        log.info("ready", imports_ms=imports_ms, **phases, resident_mib=resident)
+        log.info(
+            "ready",
+            imports_ms=imports_ms,
+            **phases,
+            resident_mib=resident,
+            kernel=kernel.name(),
+        )
 
     app = create_app(
         settings,

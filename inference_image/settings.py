@@ -60,6 +60,8 @@ class Settings:
     runtime: str = contract.RUNTIME_AUTO
     layout: str = contract.LAYOUT_LEAN
     plain_input: str = contract.PLAIN_INPUT_AUTO
+    # Checked here, and read by `inference_image.kernel`: not only the service finds the disc.
+    kernel: str = contract.KERNEL_AUTO
     # Bytes of memory for the container; with `workers_fit` as many workers run as fit there.
     memory_bytes: float = math.inf
     workers_fit: bool = False
@@ -133,6 +135,7 @@ class Settings:
             runtime=runtime,
             layout=layout,
             plain_input=read(contract.ENV_PLAIN_INPUT),
+            kernel=read(contract.ENV_KERNEL),
             memory_bytes=memory,
             workers_fit=read(contract.ENV_WORKERS) is None,
         )

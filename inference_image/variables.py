@@ -177,6 +177,12 @@ VARIABLES: Final = (
         read=_choice((*contract.PLAIN_INPUT_RANGES, contract.PLAIN_INPUT_AUTO)),
     ),
     Variable(
+        name=contract.ENV_KERNEL,
+        default=contract.KERNEL_AUTO,
+        meaning="Finds and judges the disc: `numpy`, or auto: compiled code where it is there.",
+        read=_choice((contract.KERNEL_NUMPY, contract.KERNEL_AUTO)),
+    ),
+    Variable(
         name=contract.ENV_WORKERS,
         default="auto",
         meaning="Worker processes; auto: 1 on serverless and local, else one per whole CPU.",

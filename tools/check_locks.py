@@ -55,6 +55,10 @@ LOCKS = (
         "inference_image/requirements-litert.txt",
         source="inference_image/requirements-litert.in",
     ),
+    Lock(
+        "inference_image/requirements-compiler.txt",
+        source="inference_image/requirements-compiler.in",
+    ),
     # One file for each architecture: pip, told to fetch another one's wheels, still evaluates
     # markers for the machine that it runs on.
     Lock(

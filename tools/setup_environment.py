@@ -1,6 +1,6 @@
 """Creates the virtual environments and installs the pinned CDK CLI, once.
 
-    python3 tools/setup_environment.py              # .venv and node_modules
+    python3 tools/setup_environment.py              # .venv, node_modules, the service's kernel
     python3 tools/setup_environment.py --training   # .venv-training, with TensorFlow
     python3 tools/setup_environment.py --bench      # .venv-bench, with the servers compared
     python3 tools/setup_environment.py --study      # .venv-study and .venv-study-mxnet
@@ -20,6 +20,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - an older Python gets this one se
     )
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -81,6 +82,7 @@ def main() -> int:
                 set_up(ROOT / ".venv-study-mxnet", "study-mxnet.txt", with_cdk_cli=False)
             else:
                 set_up(ROOT / ".venv", "dev.txt", with_cdk_cli=True)
+                set_up_kernel(ROOT / ".venv" / "bin" / "python")
     except SetupError as error:
         print(f"set-up failed: {error}", file=sys.stderr)
         return 1
@@ -107,7 +109,11 @@ def set_up(venv: Path, lock_name: str, *, with_cdk_cli: bool) -> None:
     python = venv / "bin" / "python"
     stamp_file.unlink(missing_ok=True)
 
-    with _Step(1, steps, f"virtual environment {venv.name} (Python {platform.python_version()})"):
+    with _Step(
+        f"virtual environment {venv.name} (Python {platform.python_version()})",
+        number=1,
+        total=steps,
+    ):
         if not _works(python):
             shutil.rmtree(venv, ignore_errors=True)
             _create_venv(venv)
@@ -118,13 +124,13 @@ def set_up(venv: Path, lock_name: str, *, with_cdk_cli: bool) -> None:
         )  # fmt: skip
     uv = venv / "bin" / "uv"
     count = sum("==" in line for line in lock_file.read_text().splitlines())
-    with _Step(2, steps, f"{count} locked Python packages"):
+    with _Step(f"{count} locked Python packages", number=2, total=steps):
         _run(
             [uv, "pip", "sync", "--python", python, "--require-hashes", lock_file],
             what="the locked Python packages could not be downloaded",
             environment=uv_environment(python),
         )
-    with _Step(3, steps, "this project, editable"):
+    with _Step("this project, editable", number=3, total=steps):
         if lock_name == "dev.txt":
             _run(
                 [uv, "pip", "install", "--python", python, "--no-deps", "--no-build-isolation",
@@ -133,7 +139,7 @@ def set_up(venv: Path, lock_name: str, *, with_cdk_cli: bool) -> None:
                 environment=uv_environment(python),
             )  # fmt: skip
     if with_cdk_cli:
-        with _Step(4, steps, "AWS CDK CLI from package-lock.json"):
+        with _Step("AWS CDK CLI from package-lock.json", number=4, total=steps):
             path = f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
             _run(
                 [venv / "bin" / "npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"],
@@ -144,11 +150,67 @@ def set_up(venv: Path, lock_name: str, *, with_cdk_cli: bool) -> None:
     LOG.unlink(missing_ok=True)
 
 
+def set_up_kernel(python: Path) -> None:
+    """Compile the service's kernel with `cc`, or with Zig from the package index.
+
+    Without a compiler the service works all the same, with NumPy: that is said, and no failure.
+
+    Args:
+        python: of an environment that has pip.
+
+    Raises:
+        SetupError: there is a compiler, and the source is wrong.
+    """
+    sys.path.insert(0, str(ROOT))
+    from inference_image.docker import build_kernel
+
+    machine = platform.machine()
+    if build_kernel.up_to_date(machine):
+        return
+    what = "the service's kernel, with"
+    try:
+        if platform.system() != "Linux" or machine not in build_kernel.TARGETS:
+            raise build_kernel.NoCompilerError(
+                f"it is for {' and '.join(build_kernel.TARGETS)} on Linux"
+            )
+        if shutil.which(build_kernel.CC):
+            with contextlib.suppress(build_kernel.NoCompilerError), _Step(f"{what} cc"):
+                build_kernel.build(machine, compiler=build_kernel.CC)
+                return
+        with _Step(f"{what} Zig from the package index"):
+            folder = _zig(python)
+            build_kernel.build(machine, compiler=build_kernel.ZIG, zig_folder=folder)
+    except (build_kernel.NoCompilerError, SetupError) as error:
+        # One of another source would be loaded in silence.
+        (build_kernel.SOURCE.parent / build_kernel.file_name(machine)).unlink(missing_ok=True)
+        print(f"set-up goes on without the kernel, and the service uses NumPy: {error}")
+    except build_kernel.KernelError as error:
+        raise SetupError(str(error)) from None
+
+
+def _zig(python: Path) -> Path:
+    """The folder that holds the locked package ziglang, fetched once."""
+    folder, lock_file = ROOT / ".compiler", ROOT / "inference_image" / "requirements-compiler.txt"
+    stamp_file, stamp = folder / ".setup-stamp", lock_file.read_text()
+    if not stamp_file.is_file() or stamp_file.read_text() != stamp:
+        shutil.rmtree(folder, ignore_errors=True)
+        _run(
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+             "--require-hashes", "--only-binary=:all:", "--no-deps", "--no-compile",
+             "--target", folder, "-r", lock_file],
+            what="there is no C compiler, and Zig could not be downloaded",
+        )  # fmt: skip
+        stamp_file.write_text(stamp)
+        LOG.unlink(missing_ok=True)
+    return folder
+
+
 class _Step:
     """One line per long step, with the seconds it took; readable in a log, too."""
 
-    def __init__(self, number: int, total: int, text: str) -> None:
-        self._text = f"[set-up {number}/{total}] {text}"
+    def __init__(self, text: str, *, number: int = 0, total: int = 0) -> None:
+        place = f" {number}/{total}" if total else ""
+        self._text = f"[set-up{place}] {text}"
 
     def __enter__(self) -> None:
         print(f"{self._text} …", end="", flush=True)
