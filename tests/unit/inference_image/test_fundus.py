@@ -19,6 +19,7 @@ from dr_training.drawing import draw_fundus
 from inference_image.contract import QUALITY_REASONS
 from inference_image.fundus import FundusCircle, QualityGate, assess, find_circle
 from inference_image.fundus import _visible_fraction as visible_fraction
+from inference_image.fundus_terms import Disc
 from inference_image.model_spec import ModelPackageError
 from tests.service_harness import drawn_pixels, encoded
 
@@ -256,6 +257,14 @@ def test_a_glance_at_a_few_rows_never_turns_a_verdict_on_vessels(kind: str) -> N
         assert (measured["min_vesselness"] >= least) == (exact >= least)
 
 
+@pytest.mark.parametrize("mode", ["L", "RGBA", "CMYK", "P"])
+def test_a_picture_of_another_mode_is_searched_as_rgb(mode: str) -> None:
+    picture = Image.fromarray(draw_fundus(3, 1, 300).image).convert(mode)
+    circle = find_circle(picture)
+    assert circle.found
+    assert circle == find_circle(picture.convert("RGB"))
+
+
 @pytest.mark.parametrize(
     ("x", "y", "radius", "fraction"),
     [
@@ -270,7 +279,7 @@ def test_a_glance_at_a_few_rows_never_turns_a_verdict_on_vessels(kind: str) -> N
 def test_the_visible_fraction_is_the_area_inside_the_frame(
     x: float, y: float, radius: float, fraction: float
 ) -> None:
-    assert visible_fraction(x, y, radius, 100, 80) == pytest.approx(fraction, abs=2e-3)
+    assert visible_fraction(Disc(x, y, radius, 1.0), 100, 80) == pytest.approx(fraction, abs=2e-3)
 
 
 def test_one_paint_is_not_a_retina_even_with_its_vessels() -> None:
