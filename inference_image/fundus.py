@@ -34,6 +34,7 @@ from inference_image.contract import (
 )
 from inference_image.fundus_terms import THUMBNAIL_PX, VESSEL_PX, Disc
 from inference_image.model_spec import ModelPackageError
+from inference_image.resampling import thumbnail_of
 
 if kernel.load() is None:
     from inference_image.fundus_measures import measure, vesselness
@@ -145,33 +146,34 @@ def find_circle(image: Image.Image | ByteArray) -> FundusCircle:
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     if picture.mode != "RGB":
         picture = picture.convert("RGB")
-    circle, thumbnail, may_be_framed = _find_in(picture, (0, 0, *picture.size))
+    whole = (0, 0, *picture.size)
+    circle, may_be_framed = _find_in(picture, whole)
     if may_be_framed:
         from inference_image.fundus_search import without_frame
 
+        thumbnail = thumbnail_of(picture, whole, _factor(picture.size))
         box = without_frame(thumbnail, picture.size)
         if box is not None:
-            inner, _, _ = _find_in(picture, box)
+            inner, _ = _find_in(picture, box)
             if inner.found and (not circle.found or inner.arc_fraction > circle.arc_fraction):
                 return inner
     return circle
 
 
-def _find_in(
-    picture: Image.Image, box: tuple[int, int, int, int]
-) -> tuple[FundusCircle, Image.Image, bool]:
-    """The disc within a box of the picture, in the picture's pixels; the thumbnail, and whether a
-    frame may surround it."""
+def _factor(size: tuple[int, int]) -> int:
+    """So many pixels a side of a picture of this size become one of its thumbnail."""
+    return max(1, math.ceil(max(size) / THUMBNAIL_PX))
+
+
+def _find_in(picture: Image.Image, box: tuple[int, int, int, int]) -> tuple[FundusCircle, bool]:
+    """The disc within a box of the picture, in the picture's pixels, and whether a frame may
+    surround it."""
     left, top, right, bottom = box
-    size = (right - left, bottom - top)
-    factor = max(1, math.ceil(max(size) / THUMBNAIL_PX))
-    if factor > 1:
-        small = picture.reduce(factor, box=box)
-    else:
-        small = picture if size == picture.size else picture.crop(box)
-    disc, may_be_framed = find_disc(small)
+    width, height = right - left, bottom - top
+    factor = _factor((width, height))
+    disc, may_be_framed = find_disc(picture, box, factor)
     if disc is None:
-        return whole_frame(picture.size), small, may_be_framed
+        return whole_frame(picture.size), may_be_framed
     # The last row and column of a reduced image may stand for fewer source pixels, but each
     # thumbnail pixel still begins at a multiple of the factor.
     circle = FundusCircle(
@@ -180,9 +182,9 @@ def _find_in(
         radius_px=disc.radius * factor,
         found=True,
         arc_fraction=disc.arc,
-        visible_fraction=_visible_fraction(disc, *small.size),
+        visible_fraction=_visible_fraction(disc, -(-width // factor), -(-height // factor)),
     )
-    return circle, small, may_be_framed
+    return circle, may_be_framed
 
 
 def assess(circle: FundusCircle, prepared: ByteArray, gate: QualityGate) -> QualityVerdict:
@@ -262,6 +264,8 @@ def whole_frame(size: tuple[int, int]) -> FundusCircle:
 def _visible_fraction(disc: Disc, width: int, height: int) -> float:
     """The share of a disc's area inside a frame."""
     x, y, radius, _ = disc
+    if radius <= min(x, y, width - x, height - y):
+        return 1.0
     beyond = 0.0
     for inside in (x, y, width - x, height - y):  # the centre's distance from each side
         part = max(-1.0, min(1.0, inside / radius))

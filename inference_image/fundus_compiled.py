@@ -1,7 +1,7 @@
-"""The search for the disc and the measures of the quality gate by the compiled kernel.
+"""The compiled kernel: the search for the disc, its resampling, the measures of the quality gate.
 
-It gives what `fundus_search.py` and `fundus_measures.py` give, in a tenth of their time: those are
-hundreds of small calls, and this is one. ctypes lets other threads run meanwhile.
+It gives what `fundus_search.py`, Pillow and `fundus_measures.py` give, in a fraction of their time:
+those are hundreds of small calls, and this is one. ctypes lets other threads run meanwhile.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from inference_image import kernel
+from inference_image import kernel, resampling
 from inference_image.fundus_terms import (
     THUMBNAIL_PX,
     VESSEL_PX,
@@ -22,6 +22,7 @@ from inference_image.fundus_terms import (
     sample_of,
     triplets,
 )
+from inference_image.resampling import REDUCING_GAP, thumbnail_of
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -30,6 +31,43 @@ _FOUND, _FRAMED = 1, 2
 _NOT_TAKEN, _ASKS_FOR_TRIPLETS = -1, -2
 _DiscNumbers: Final = ctypes.c_double * len(Disc._fields)
 _MeasureNumbers: Final = ctypes.c_double * len(Measures._fields)
+_Box: Final = ctypes.c_float * 4
+# From so many pixels of the picture for one of the result on, Pillow averages whole ones first.
+_REDUCED_FROM: Final = 2 * REDUCING_GAP
+
+
+class _ArrowArray(ctypes.Structure):
+    """Of the Arrow C data interface, by which Pillow shows the memory of a picture."""
+
+
+_ArrowArray._fields_ = [
+    *(
+        (name, ctypes.c_int64)
+        for name in ("length", "nulls", "offset", "buffer_count", "children_count")
+    ),
+    ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+    ("children", ctypes.POINTER(ctypes.POINTER(_ArrowArray))),
+    *((name, ctypes.c_void_p) for name in ("dictionary", "release", "private")),
+]
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def _memory(picture: Image.Image) -> tuple[int, Any]:
+    """Where the pixels of an RGB picture are, four bytes each in row after row, and what keeps them
+    there; 0 where they are not in one place, as those of more than 16 MiB."""
+    if picture.mode != "RGB":
+        return 0, None
+    try:
+        capsule = picture.__arrow_c_array__()[1]
+    except ValueError:
+        return 0, None
+    array = _ArrowArray.from_address(_capsule_pointer(capsule, b"arrow_array"))
+    samples = array.children[0].contents
+    if samples.length != 4 * picture.width * picture.height:
+        return 0, None
+    return int(samples.buffers[1] or 0), capsule
 
 
 @lru_cache(maxsize=1)
@@ -40,6 +78,13 @@ def _library() -> Any:
         raise RuntimeError("there is no compiled kernel for this machine")
     library.dr_search.argtypes = (
         ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, _DiscNumbers,
+    )  # fmt: skip
+    library.dr_find.argtypes = (
+        ctypes.c_void_p, *(6 * (ctypes.c_int,)), ctypes.c_void_p, ctypes.c_void_p, _DiscNumbers,
+    )  # fmt: skip
+    library.dr_resize.argtypes = (
+        ctypes.c_void_p, ctypes.c_int, ctypes.c_int, _Box, ctypes.c_int,
+        ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int,
     )  # fmt: skip
     library.dr_measure.argtypes = (
         ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_double,
@@ -56,21 +101,54 @@ def _address(table: Any) -> int:
     return int(table().ctypes.data)
 
 
-def find_disc(thumbnail: Image.Image) -> tuple[Disc | None, bool]:
+def find_disc(
+    picture: Image.Image, box: tuple[int, int, int, int], factor: int
+) -> tuple[Disc | None, bool]:
     """As `fundus_search.find_disc`."""
-    width, height = thumbnail.size
-    pixels = thumbnail.tobytes()
-    # What the kernel reads is not checked there.
-    if max(width, height) > THUMBNAIL_PX or len(pixels) != 3 * width * height:
-        raise ValueError(f"a thumbnail is RGB and has at most {THUMBNAIL_PX} pixels a side")
+    left, top, right, bottom = box
+    size = (right - left, bottom - top)
+    if max(size) > factor * THUMBNAIL_PX:
+        raise ValueError(f"a thumbnail has at most {THUMBNAIL_PX} pixels a side")
     numbers = _DiscNumbers()
-    search, angles = _library().dr_search, _address(bin_directions)
-    answer = search(pixels, height, width, None, angles, numbers)
+    angles = _address(bin_directions)
+    pixels, _kept = _memory(picture)
+    find, search = _library().dr_find, _library().dr_search
+
+    def ask(triplets_at: int | None) -> int:
+        if pixels:
+            words = (picture.width, left, top, *size, factor)
+            answer = int(find(pixels, *words, triplets_at, angles, numbers))
+            if answer != _NOT_TAKEN:
+                return answer
+        thumbnail = thumbnail_of(picture, box, factor)
+        width, height = thumbnail.size
+        return int(search(thumbnail.tobytes(), height, width, triplets_at, angles, numbers))
+
+    answer = ask(None)
     if answer == _ASKS_FOR_TRIPLETS:  # most photographs need none, and NumPy makes them slowly
-        answer = search(pixels, height, width, _address(triplets), angles, numbers)
+        answer = ask(_address(triplets))
     if answer == _NOT_TAKEN:
         return None, False
     return Disc(*numbers) if answer & _FOUND else None, bool(answer & _FRAMED)
+
+
+def resize_into(
+    target: ByteArray, picture: Image.Image, box: tuple[float, float, float, float], bilinear: bool
+) -> None:
+    """As `resampling.resize_into`."""
+    height, width = target.shape[:2]
+    pixels, _kept = _memory(picture)
+    across, down = (box[2] - box[0]) / width, (box[3] - box[1]) / height
+    if (
+        not pixels
+        or target.strides[1:] != (3, 1)
+        or (not bilinear and max(across, down) >= _REDUCED_FROM)
+        or _library().dr_resize(
+            pixels, *picture.size, _Box(*box), bilinear, target.ctypes.data, width, height,
+            target.strides[0],
+        )
+    ):  # fmt: skip
+        resampling.resize_into(target, picture, box, bilinear)
 
 
 def measure(prepared: ByteArray, hidden: float | None) -> Measures:

@@ -28,6 +28,7 @@ from inference_image.fundus_terms import (
     bin_directions,
     triplets,
 )
+from inference_image.resampling import thumbnail_of
 
 # How much of the visible circumference must be an edge of the disc, and how full and how
 # alone the disc must be, before a circle counts as found at all. A half-dark photograph shows
@@ -64,9 +65,14 @@ IndexArray = npt.NDArray[np.intp]
 ByteArray = npt.NDArray[np.uint8]
 
 
-def find_disc(thumbnail: Image.Image) -> tuple[Disc | None, bool]:
-    """The disc in an RGB thumbnail, and whether a frame may surround the picture."""
-    pixels = np.asarray(thumbnail)
+def find_disc(
+    picture: Image.Image, box: tuple[int, int, int, int], factor: int
+) -> tuple[Disc | None, bool]:
+    """The disc in the thumbnail of a box of an RGB picture, and whether a frame may surround it.
+
+    `factor` pixels a side become one of the thumbnail, which has at most `THUMBNAIL_PX` a side.
+    """
+    pixels = np.asarray(thumbnail_of(picture, box, factor))
     if min(pixels.shape[:2]) < SHORTEST_SIDE_PX:
         return None, False
     return _search(pixels), _may_be_framed(pixels)

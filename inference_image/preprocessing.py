@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from inference_image import kernel
 from inference_image.contract import REASON_NOT_FUNDUS
 from inference_image.fundus import (
     ACCEPTED,
@@ -49,6 +50,11 @@ from inference_image.fundus import (
     whole_frame,
 )
 from inference_image.model_spec import ModelPackageError, ModelSpec
+
+if kernel.load() is None:
+    from inference_image.resampling import resize_into
+else:
+    from inference_image.fundus_compiled import resize_into
 
 STEP_CROP: Final = "crop_to_fundus"
 STEP_RESIZE: Final = "resize_area"
@@ -270,20 +276,9 @@ def _square(image: Image.Image, circle: FundusCircle, size_px: int) -> ByteArray
         min(float(width), left + last_x * scale),
         min(float(height), top + last_y * scale),
     )
-    shrinking = scale > 1.0
-    part = image.resize(
-        (last_x - first_x, last_y - first_y),
-        Image.Resampling.BOX if shrinking else Image.Resampling.BILINEAR,
-        box=box,
-        # A camera's picture is first averaged by whole numbers, which costs a third. To go on
-        # from less than three times the input would move what it shows by up to half a pixel,
-        # since the filter counts pixels as wholly inside or outside of an area.
-        reducing_gap=3.0 if shrinking else None,
-    )
-    if part.size == (size_px, size_px):
-        return np.asarray(part)
-    target = np.zeros((size_px, size_px, 3), dtype=np.uint8)
-    target[first_y:last_y, first_x:last_x] = np.asarray(part)
+    whole = (last_x - first_x, last_y - first_y) == (size_px, size_px)
+    target = (np.empty if whole else np.zeros)((size_px, size_px, 3), np.uint8)
+    resize_into(target[first_y:last_y, first_x:last_x], image, box, scale <= 1.0)
     return target
 
 

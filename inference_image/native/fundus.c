@@ -1,9 +1,10 @@
-/* The search for the fundus disc and the measures of the quality gate, compiled.
+/* The search for the fundus disc, the resampling of its square and the measures of the quality
+ * gate, compiled.
  *
- * The same as fundus_search.py and fundus_measures.py, which say what is done and why, and which
- * run where this is missing; tests hold the two to each other. All counts and levels are equal to
- * the bit. The fit's sums are added in another order than NumPy's, which moves a circle by less
- * than a millionth of a pixel.
+ * The same as fundus_search.py, fundus_measures.py and Pillow, which say what is done and why, and
+ * which run where this is missing; tests hold each to the other. All pixels, counts and levels are
+ * equal to the bit. The fit's sums are added in another order than NumPy's, which moves a circle by
+ * less than a millionth of a pixel.
  *
  * Freestanding C99: no libc, no headers but the compiler's own, nothing allocated, nothing kept
  * between calls, so that any thread may call it and one source serves every architecture. Compiled
@@ -12,8 +13,12 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #define API __attribute__((visibility("default")))
+#define INLINED static inline __attribute__((always_inline))
 
 enum {
     VERSION = 1,
@@ -32,6 +37,12 @@ enum {
     FILTERED_TOLERANCE = 8,
     FRAME_VARIATION = 12,
     FRAME_CONTRAST = 10,
+    /* Of pictures in memory: a pixel is red, green, blue and a byte that counts for nothing. */
+    PIXEL_BYTES = 4,
+    WIDEST = 4096,
+    MOST_TAPS = 16,
+    WIDEST_RESULT = 1024,
+    WEIGHT_BITS = 22,
     /* Of fundus_measures.py. */
     WASHED_OUT = 243,
     MOST_SAMPLES = 128 * 128,
@@ -58,6 +69,10 @@ enum {
 API int dr_kernel_version(void);
 API int dr_search(const uint8_t *rgb, int height, int width, const double *triplets,
                   const double *angles, double *found);
+API int dr_find(const uint8_t *pixels, int picture_width, int left, int top, int width, int height,
+                int factor, const double *triplets, const double *angles, double *found);
+API int dr_resize(const uint8_t *pixels, int width, int height, const float *box, int bilinear,
+                  uint8_t *result, int result_width, int result_height, int result_row_bytes);
 API int dr_measure(const uint8_t *rgb, int side, int margin, int step, int sharp_margin,
                    double hidden, double *measures);
 API double dr_vesselness(const uint8_t *green, int stride, double least);
@@ -87,6 +102,33 @@ __attribute__((visibility("hidden"), used)) NO_IDIOM void *memcpy(void *restrict
 }
 
 int dr_kernel_version(void) { return VERSION; }
+
+/* Loops over bytes are compiled a second time for processors with AVX2, which is most of those of
+ * x86-64; integers come out the same. Those of the other architecture have what they need. */
+#if defined(__x86_64__)
+#define WITH_AVX2 __attribute__((target("avx2")))
+
+static int has_avx2(void)
+{
+    static volatile int known; /* 0: not yet; 1: no; 2: yes. Whoever comes first finds the same. */
+    if (!known) {
+        unsigned a, b, c, d, low, high;
+        int has = 0;
+        /* The system must save the wide registers, too. */
+        if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_OSXSAVE)) {
+            __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+            has = (low & 6) == 6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
+        }
+        known = 1 + has;
+    }
+    return known == 2;
+}
+
+#define DISPATCH(name, ...) return has_avx2() ? name##_avx2(__VA_ARGS__) : name##_any(__VA_ARGS__)
+#else
+#define WITH_AVX2
+#define DISPATCH(name, ...) return name##_any(__VA_ARGS__)
+#endif
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a > b ? a : b; }
@@ -597,6 +639,260 @@ int dr_search(const uint8_t *rgb, int height, int width, const double *triplets,
     return is_found + 2 * may_be_framed(rgb, height, width);
 }
 
+/* ---- pictures in memory ------------------------------------------------------------------ */
+
+/* Averages squares of factor x factor pixels to bytes of RGB; at the right and at the bottom what
+ * there is of them. Rounds as Pillow's `reduce`: by a multiplier of 32 bits that is a float's. */
+INLINED void reduce(const uint8_t *pixels, int row_bytes, int width, int height, int factor,
+                    uint8_t *rgb)
+{
+    uint16_t sums[WIDEST * PIXEL_BYTES];
+    int whole = width / factor, values = width * PIXEL_BYTES;
+    for (int top = 0; top < height; top += factor) {
+        int rows = smaller(factor, height - top);
+        for (int i = 0; i < values; i++) sums[i] = 0;
+        for (int row = 0; row < rows; row++) {
+            const uint8_t *from = pixels + (ptrdiff_t)(top + row) * row_bytes;
+            for (int i = 0; i < values; i++) sums[i] = (uint16_t)(sums[i] + from[i]);
+        }
+        for (int cell = 0; cell * factor < width; cell++) {
+            int columns = cell < whole ? factor : width - whole * factor;
+            uint32_t count = (uint32_t)(rows * columns), half = count / 2;
+            uint32_t multiplier = (uint32_t)(4294967296.0f / (float)(256 * count));
+            const uint16_t *from = sums + cell * factor * PIXEL_BYTES;
+            uint32_t red = half, green = half, blue = half;
+            for (int i = 0; i < columns * PIXEL_BYTES; i += PIXEL_BYTES) {
+                red += from[i];
+                green += from[i + 1];
+                blue += from[i + 2];
+            }
+            *rgb++ = (uint8_t)(red * multiplier >> 24);
+            *rgb++ = (uint8_t)(green * multiplier >> 24);
+            *rgb++ = (uint8_t)(blue * multiplier >> 24);
+        }
+    }
+}
+
+static int reduce_any(const uint8_t *pixels, int row_bytes, int width, int height, int factor,
+                      uint8_t *rgb)
+{
+    reduce(pixels, row_bytes, width, height, factor, rgb);
+    return 0;
+}
+
+#if defined(__x86_64__)
+WITH_AVX2 static int reduce_avx2(const uint8_t *pixels, int row_bytes, int width, int height,
+                                 int factor, uint8_t *rgb)
+{
+    reduce(pixels, row_bytes, width, height, factor, rgb);
+    return 0;
+}
+#endif
+
+static int reduce_to(const uint8_t *pixels, int row_bytes, int width, int height, int factor,
+                     uint8_t *rgb)
+{
+    DISPATCH(reduce, pixels, row_bytes, width, height, factor, rgb);
+}
+
+/* Looks for the disc within a box of a picture, by its thumbnail.
+ *
+ * pixels: rows of picture_width pixels of 4 bytes. left, top, width, height: of the box.
+ * factor: so many pixels a side become one of the thumbnail. Others and result: as `dr_search`,
+ * with the disc in pixels of the thumbnail.
+ */
+int dr_find(const uint8_t *pixels, int picture_width, int left, int top, int width, int height,
+            int factor, const double *triplets, const double *angles, double *found)
+{
+    uint8_t rgb[3 * LONGEST_SIDE * LONGEST_SIDE];
+    /* Sums of a column of so many bytes fit into 16 bits. */
+    if (width < 1 || height < 1 || width > WIDEST || factor < 1 || factor > 256) return -1;
+    int small_width = (width + factor - 1) / factor, small_height = (height + factor - 1) / factor;
+    if (larger(small_width, small_height) > LONGEST_SIDE) return -1;
+    int row_bytes = PIXEL_BYTES * picture_width;
+    const uint8_t *from = pixels + (ptrdiff_t)top * row_bytes + PIXEL_BYTES * left;
+    reduce_to(from, row_bytes, width, height, factor, rgb);
+    return dr_search(rgb, small_height, small_width, triplets, angles, found);
+}
+
+/* Which source pixels a pixel of the result is made of, and by how much, in units of 2^-22. */
+typedef struct {
+    int first, count;
+    int32_t weights[MOST_TAPS];
+} Taps;
+
+/* For all pixels along one side of the result; 0 where one has too many. Computes as Pillow's
+ * `resize`: the filter is widened by the scale where the picture shrinks, its weights sum to 1 and
+ * are rounded each. */
+static int find_taps(Taps *taps, int source, float begin, float end, int result, int bilinear)
+{
+    double scale = (double)(end - begin) / result, wide = scale < 1.0 ? 1.0 : scale;
+    double reach = (bilinear ? 1.0 : 0.5) * wide, shrunk = 1.0 / wide;
+    for (int place = 0; place < result; place++) {
+        double centre = begin + (place + 0.5) * scale, sum = 0.0, shares[MOST_TAPS];
+        int first = larger(0, (int)(centre - reach + 0.5));
+        int count = smaller(source, (int)(centre + reach + 0.5)) - first;
+        if (count > MOST_TAPS || count < 0) return 0;
+        for (int i = 0; i < count; i++) {
+            double away = (i + first - centre + 0.5) * shrunk;
+            if (bilinear)
+                shares[i] = absolute(away) < 1.0 ? 1.0 - absolute(away) : 0.0;
+            else
+                shares[i] = away > -0.5 && away <= 0.5 ? 1.0 : 0.0;
+            sum += shares[i];
+        }
+        taps[place].first = first;
+        taps[place].count = count;
+        for (int i = 0; i < count; i++) {
+            double share = sum != 0.0 ? shares[i] / sum : shares[i];
+            taps[place].weights[i] = (int32_t)(0.5 + share * (1 << WEIGHT_BITS));
+        }
+    }
+    return 1;
+}
+
+/* No weight is below 0 and their sum is 1 up to its rounding, so that no sum leaves the bytes. */
+INLINED uint8_t weighed(int32_t sum)
+{
+    return (uint8_t)((sum + (1 << (WEIGHT_BITS - 1))) >> WEIGHT_BITS);
+}
+
+/* One row of a picture, resampled to a row of as many pixels as there are taps, each with the same
+ * `count` of weights; a count that is known when this is compiled makes it several times faster. */
+INLINED void resample_row(const uint8_t *from, const Taps *taps, int count, int result,
+                          uint8_t *restrict to)
+{
+    for (int place = 0; place < result; place++, to += PIXEL_BYTES) {
+        const uint8_t *at = from + PIXEL_BYTES * taps[place].first;
+        int32_t red = 0, green = 0, blue = 0;
+        for (int i = 0; i < count; i++, at += PIXEL_BYTES) {
+            int32_t weight = taps[place].weights[i];
+            red += at[0] * weight;
+            green += at[1] * weight;
+            blue += at[2] * weight;
+        }
+        to[0] = weighed(red);
+        to[1] = weighed(green);
+        to[2] = weighed(blue);
+        to[3] = 0;
+    }
+}
+
+INLINED void resample_any_row(const uint8_t *from, const Taps *taps, int count, int result,
+                              uint8_t *restrict to)
+{
+    if (count == 2)
+        resample_row(from, taps, 2, result, to);
+    else if (count == 3)
+        resample_row(from, taps, 3, result, to);
+    else if (count == 4)
+        resample_row(from, taps, 4, result, to);
+    else
+        resample_row(from, taps, count, result, to);
+}
+
+/* A row of the result out of `count` rows; few are added up without a detour through memory. */
+INLINED void blend_rows(const uint8_t *const *rows, const int32_t *weights, int count, int values,
+                        uint8_t *restrict to)
+{
+    const uint8_t *a = rows[0], *b = rows[1], *c = rows[2];
+    int32_t p = weights[0], q = weights[1], r = weights[2];
+    if (count == 2) {
+        for (int i = 0; i < values; i++) to[i] = weighed(a[i] * p + b[i] * q);
+    } else if (count == 3) {
+        for (int i = 0; i < values; i++) to[i] = weighed(a[i] * p + b[i] * q + c[i] * r);
+    } else {
+        int32_t sums[PIXEL_BYTES * WIDEST_RESULT];
+        for (int i = 0; i < values; i++) sums[i] = 0;
+        for (int tap = 0; tap < count; tap++) {
+            const uint8_t *from = rows[tap];
+            int32_t weight = weights[tap];
+            for (int i = 0; i < values; i++) sums[i] += from[i] * weight;
+        }
+        for (int i = 0; i < values; i++) to[i] = weighed(sums[i]);
+    }
+}
+
+INLINED int resize(const uint8_t *pixels, int width, const Taps *across, const Taps *down,
+                   uint8_t *result, int result_width, int result_height, int result_row_bytes)
+{
+    /* Rows that are resampled along x already; those that one row of the result needs fit. */
+    uint8_t ring[MOST_TAPS][PIXEL_BYTES * WIDEST_RESULT], blended[PIXEL_BYTES * WIDEST_RESULT];
+    int next = 0;
+    for (int row = 0; row < result_height; row++) {
+        const Taps *taps = &down[row];
+        const uint8_t *rows[MOST_TAPS] = {ring[0], ring[0], ring[0]};
+        uint8_t *to = result + (ptrdiff_t)row * result_row_bytes;
+        next = larger(next, taps->first);
+        for (; next < taps->first + taps->count; next++)
+            resample_any_row(pixels + (ptrdiff_t)next * width * PIXEL_BYTES, across,
+                             across->count, result_width, ring[next % MOST_TAPS]);
+        for (int tap = 0; tap < taps->count; tap++) rows[tap] = ring[(taps->first + tap) % MOST_TAPS];
+        blend_rows(rows, taps->weights, taps->count, PIXEL_BYTES * result_width, blended);
+        for (int place = 0; place < result_width; place++)
+            for (int byte = 0; byte < 3; byte++) to[3 * place + byte] = blended[4 * place + byte];
+    }
+    return 0;
+}
+
+static int resize_any(const uint8_t *pixels, int width, const Taps *across, const Taps *down,
+                      uint8_t *result, int result_width, int result_height, int result_row_bytes)
+{
+    return resize(pixels, width, across, down, result, result_width, result_height,
+                  result_row_bytes);
+}
+
+#if defined(__x86_64__)
+WITH_AVX2 static int resize_avx2(const uint8_t *pixels, int width, const Taps *across,
+                                 const Taps *down, uint8_t *result, int result_width,
+                                 int result_height, int result_row_bytes)
+{
+    return resize(pixels, width, across, down, result, result_width, result_height,
+                  result_row_bytes);
+}
+#endif
+
+/* Gives all pixels of the result as many weights as the one with the most, by zeros. */
+static void level_counts(Taps *taps, int source, int result)
+{
+    int most = 0;
+    for (int place = 0; place < result; place++) most = larger(most, taps[place].count);
+    for (int place = 0; place < result; place++) {
+        Taps *one = &taps[place];
+        /* Nothing beyond the row's end may be read. */
+        int ahead = larger(0, one->first + most - source);
+        for (int i = most - 1; i >= 0; i--)
+            one->weights[i] = i >= ahead && i - ahead < one->count ? one->weights[i - ahead] : 0;
+        one->first -= ahead;
+        one->count = most;
+    }
+}
+
+/* Resamples a box of a picture.
+ *
+ * pixels: rows of `width` pixels of 4 bytes. box: left, top, right, bottom within them. bilinear: 1,
+ * or 0 for the mean of each pixel's area. result: result_height rows of result_width RGB pixels,
+ * each row result_row_bytes after the one before. Returns 0, and -1 for what it does not take.
+ */
+int dr_resize(const uint8_t *pixels, int width, int height, const float *box, int bilinear,
+              uint8_t *result, int result_width, int result_height, int result_row_bytes)
+{
+    Taps across[WIDEST_RESULT], down[WIDEST_RESULT];
+    int longest = larger(result_width, result_height);
+    if (smaller(result_width, result_height) < 1 || longest > WIDEST_RESULT) return -1;
+    if (!(box[0] >= 0 && box[1] >= 0 && box[0] < box[2] && box[1] < box[3] && box[2] <= width
+          && box[3] <= height))
+        return -1;
+    /* Where the height shrinks by far more, Pillow begins with the columns, which rounds otherwise. */
+    if (height > result_height && height - result_height > 2 * (width - result_width)) return -1;
+    if (!find_taps(across, width, box[0], box[2], result_width, bilinear)
+        || !find_taps(down, height, box[1], box[3], result_height, bilinear))
+        return -1;
+    level_counts(across, width, result_width);
+    DISPATCH(resize, pixels, width, across, down, result, result_width, result_height,
+             result_row_bytes);
+}
+
 /* ---- the quality gate ------------------------------------------------------------------- */
 
 /* Sorts positive floats by their bits, which have the same order: three passes of 11 bits. */
@@ -744,7 +1040,7 @@ static const Line LINES[DIRECTIONS] = {
 };
 
 /* Adds up `steps` pixels along a line for each of a row's pixels. */
-static inline void add_up(const int16_t *from, int along, int steps, int16_t *restrict sums)
+INLINED void add_up(const int16_t *from, int along, int steps, int16_t *restrict sums)
 {
     if (steps == 2)
         for (int i = 0; i < VESSEL_COLUMNS; i++)
@@ -756,7 +1052,7 @@ static inline void add_up(const int16_t *from, int along, int steps, int16_t *re
 }
 
 /* By how much lines through a row's pixels are darker, and brighter, than the lines beside them. */
-static void line_contrast(const int16_t *row, int16_t *restrict dark, int16_t *restrict bright)
+INLINED void line_contrast(const int16_t *row, int16_t *restrict dark, int16_t *restrict bright)
 {
     for (int i = 0; i < VESSEL_COLUMNS; i++) dark[i] = bright[i] = 0;
     for (int direction = 0; direction < DIRECTIONS; direction++) {
@@ -789,7 +1085,7 @@ static void line_contrast(const int16_t *row, int16_t *restrict dark, int16_t *r
     }
 }
 
-static double line_ratio(const int16_t *green, int row_step)
+INLINED double line_ratio(const int16_t *green, int row_step)
 {
     int dark_counts[MOST_CONTRAST], bright_counts[MOST_CONTRAST], total = 0;
     for (int i = 0; i < MOST_CONTRAST; i++) dark_counts[i] = bright_counts[i] = 0;
@@ -813,13 +1109,30 @@ static double line_ratio(const int16_t *green, int row_step)
            / most_of(2.0, quantile(bright_counts, MOST_CONTRAST, total, 0.95));
 }
 
-/* How much more dark thin lines stand out than bright ones, in 224 x 224 levels of green that lie
- * `stride` bytes apart. */
-double dr_vesselness(const uint8_t *green, int stride, double least)
+INLINED double vesselness(const uint8_t *green, int stride, double least)
 {
     int16_t levels[VESSEL_SIDE * VESSEL_SIDE];
     for (int i = 0; i < VESSEL_SIDE * VESSEL_SIDE; i++) levels[i] = green[(ptrdiff_t)stride * i];
     double glance = line_ratio(levels, GLANCE_ROWS);
     /* A few rows tell where a picture is far above what is asked for. */
     return glance >= GLANCE_FACTOR * least ? glance : line_ratio(levels, COUNTED_ROWS);
+}
+
+static double vesselness_any(const uint8_t *green, int stride, double least)
+{
+    return vesselness(green, stride, least);
+}
+
+#if defined(__x86_64__)
+WITH_AVX2 static double vesselness_avx2(const uint8_t *green, int stride, double least)
+{
+    return vesselness(green, stride, least);
+}
+#endif
+
+/* How much more dark thin lines stand out than bright ones, in 224 x 224 levels of green that lie
+ * `stride` bytes apart. */
+double dr_vesselness(const uint8_t *green, int stride, double least)
+{
+    DISPATCH(vesselness, green, stride, least);
 }

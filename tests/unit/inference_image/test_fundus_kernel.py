@@ -11,7 +11,15 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from dr_training.drawing import draw_fundus
-from inference_image import fundus, fundus_compiled, fundus_measures, fundus_search, kernel
+from inference_image import (
+    fundus,
+    fundus_compiled,
+    fundus_measures,
+    fundus_search,
+    kernel,
+    preprocessing,
+    resampling,
+)
 from inference_image.fundus import QualityGate
 from inference_image.fundus_terms import THUMBNAIL_PX
 from inference_image.preprocessing import _square as square
@@ -19,23 +27,35 @@ from tests.unit.inference_image.test_fundus import CASES, frame
 
 # The order in which the fit's sums are added differs; everything else is equal to the bit.
 SAME_PX = 1e-6
+Box = tuple[int, int, int, int]
 SIDES = (16, 28, 99, 160, 224, 299)
 
 
-def thumbnail_of(picture: Image.Image) -> Image.Image:
-    factor = max(1, -(-max(picture.size) // THUMBNAIL_PX))
-    return picture.reduce(factor) if factor > 1 else picture
+def factor_of(width: int, height: int) -> int:
+    return max(1, -(-max(width, height) // THUMBNAIL_PX))
 
 
-def same_disc(thumbnail: Image.Image) -> bool:
+def same_disc(picture: Image.Image, box: Box | None = None) -> bool:
     """Whether both find a disc; they must agree on that, on where it is, and on the frame."""
-    expected, framed = fundus_search.find_disc(thumbnail)
-    found, may_be_framed = fundus_compiled.find_disc(thumbnail)
+    left, top, right, bottom = box = box or (0, 0, *picture.size)
+    words = (picture, box, factor_of(right - left, bottom - top))
+    expected, framed = fundus_search.find_disc(*words)
+    found, may_be_framed = fundus_compiled.find_disc(*words)
     assert may_be_framed == framed
     assert (found is None) == (expected is None)
     if found is not None and expected is not None:
         assert found == pytest.approx(expected, abs=SAME_PX)
     return found is not None
+
+
+def same_resized(
+    picture: Image.Image, size: tuple[int, int], box: tuple[float, float, float, float]
+) -> None:
+    for bilinear in (False, True):
+        expected, found = (np.full((size[1], size[0], 3), 7, np.uint8) for _ in range(2))
+        resampling.resize_into(expected, picture, box, bilinear)
+        fundus_compiled.resize_into(found, picture, box, bilinear)
+        assert np.array_equal(found, expected)
 
 
 def same_measures(pixels: np.ndarray, hidden: float | None) -> None:
@@ -48,7 +68,7 @@ def same_measures(pixels: np.ndarray, hidden: float | None) -> None:
 
 
 def same_throughout(picture: Image.Image) -> bool:
-    found = same_disc(thumbnail_of(picture))
+    found = same_disc(picture)
     circle = fundus.find_circle(picture)
     hidden = 1 - circle.visible_fraction if circle.found else None
     for side in SIDES:
@@ -86,6 +106,7 @@ def scenes() -> tuple[np.ndarray, ...]:
 def test_this_checkout_has_a_kernel_and_uses_it() -> None:
     assert kernel.load() is not None
     assert fundus.find_disc is fundus_compiled.find_disc
+    assert preprocessing.resize_into is fundus_compiled.resize_into
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -141,16 +162,85 @@ def test_levels_that_lie_anywhere_are_measured() -> None:
     )
 
 
-@pytest.mark.parametrize("size", [(145, 20), (20, 145)])
-def test_a_thumbnail_that_is_too_large_is_refused(size: tuple[int, int]) -> None:
+@settings(deadline=None)
+@given(st.data())
+def test_any_box_of_any_picture_agrees(data: st.DataObject) -> None:
+    width, height = data.draw(st.integers(16, 700)), data.draw(st.integers(16, 700))
+    pixels = np.random.default_rng(data.draw(st.integers(0, 2**32))).integers(
+        0, 256, (height, width, 3), dtype=np.uint8
+    )
+    rows, columns = np.mgrid[:height, :width]
+    beyond = np.hypot(rows - height / 2, columns - width / 2) > 0.4 * min(height, width)
+    pixels[beyond] = 0
+    picture = Image.fromarray(pixels)
+    left, top = data.draw(st.integers(0, width - 16)), data.draw(st.integers(0, height - 16))
+    right, bottom = (
+        data.draw(st.integers(left + 16, width)),
+        data.draw(st.integers(top + 16, height)),
+    )
+    same_disc(picture, (left, top, right, bottom))
+    part = data.draw(
+        st.tuples(*(st.floats(0, 1) for _ in range(2)), *(st.floats(0.01, 1) for _ in range(2)))
+    )
+    box = (
+        part[0] * left,
+        part[1] * top,
+        left + part[2] * (right - left),
+        top + part[3] * (bottom - top),
+    )
+    same_resized(picture, (data.draw(st.integers(1, 320)), data.draw(st.integers(1, 320))), box)
+
+
+# Far and hardly smaller, by one side only, as it is, larger; and what the kernel leaves to Pillow:
+# many pixels for one, and a height that shrinks by far more than the width.
+@pytest.mark.parametrize(
+    "size", [(224, 224), (40, 33), (500, 11), (11, 380), (900, 700), (1025, 3)]
+)
+@pytest.mark.parametrize(
+    "box", [(0, 0, 500, 380), (1.25, 3.5, 499.75, 377), (400, 370, 402.5, 380)]
+)
+def test_resampling_agrees(size: tuple[int, int], box: tuple[float, float, float, float]) -> None:
+    draw = np.random.default_rng(3)
+    same_resized(Image.fromarray(draw.integers(0, 256, (380, 500, 3), dtype=np.uint8)), size, box)
+
+
+@pytest.mark.parametrize("level", [0, 1, 127, 254, 255])
+def test_a_plane_stays_as_it_is(level: int) -> None:
+    found = np.zeros((224, 224, 3), np.uint8)
+    plane = Image.new("RGB", (611, 433), (level,) * 3)
+    fundus_compiled.resize_into(found, plane, (1.3, 2.7, 430.1, 431.9), bilinear=False)
+    assert (found == level).all()
+
+
+def test_only_its_own_part_of_a_square_is_written() -> None:
+    picture = Image.fromarray(draw_fundus(4, 2, 300).image)
+    target = np.full((60, 70, 3), 9, np.uint8)
+    fundus_compiled.resize_into(target[5:50, 10:60], picture, (0, 0, 300, 280), bilinear=False)
+    assert (target[:5] == 9).all()
+    assert (target[50:] == 9).all()
+    assert (target[:, :10] == 9).all()
+    assert (target[:, 60:] == 9).all()
+
+
+@pytest.mark.parametrize("size", [(4097, 40), (40, 4097), (2600, 2000)])
+def test_what_the_kernel_does_not_take_is_left_to_pillow(size: tuple[int, int]) -> None:
+    """Wide pictures, and those that Pillow does not hold in one place."""
+    draw = np.random.default_rng(5)
+    picture = Image.fromarray(draw.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+    same_disc(picture)
+    same_resized(picture, (64, 48), (0.0, 0.0, *map(float, size)))
+
+
+def test_a_thumbnail_that_is_too_large_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 144 pixels"):
-        fundus_compiled.find_disc(Image.new("RGB", size))
+        fundus_compiled.find_disc(Image.new("RGB", (290, 20)), (0, 0, 290, 20), 2)
 
 
 @pytest.mark.parametrize("size", [(15, 144), (144, 15), (1, 1)])
 def test_no_disc_is_searched_in_a_thumbnail_that_is_too_small(size: tuple[int, int]) -> None:
     for search in (fundus_search, fundus_compiled):
-        assert search.find_disc(Image.new("RGB", size, "white")) == (None, False)
+        picture = Image.new("RGB", size, "white")
+        assert search.find_disc(picture, (0, 0, *size), 1) == (None, False)
 
 
 @pytest.mark.parametrize("pixels", [np.zeros((8, 9, 3), np.uint8), np.zeros((8, 8), np.uint8)])
@@ -166,11 +256,15 @@ def test_levels_of_another_size_are_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    thumbnails = [thumbnail_of(Image.fromarray(draw_fundus(s, 2, 400).image)) for s in range(6)]
-    expected = [fundus_compiled.find_disc(thumbnail) for thumbnail in thumbnails]
+    pictures = [Image.fromarray(draw_fundus(seed, 2, 400).image) for seed in range(6)]
+
+    def prepared(picture: Image.Image) -> bytes:
+        return square(picture, fundus.find_circle(picture), 224).tobytes()
+
+    expected = [prepared(picture) for picture in pictures]
     with ThreadPoolExecutor(6) as threads:
         for _ in range(20):
-            assert list(threads.map(fundus_compiled.find_disc, thumbnails)) == expected
+            assert list(threads.map(prepared, pictures)) == expected
 
 
 def test_without_the_kernel_verdicts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +277,10 @@ def test_without_the_kernel_verdicts_are_the_same(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fundus, "find_disc", fundus_search.find_disc)
     monkeypatch.setattr(fundus, "measure", fundus_measures.measure)
     monkeypatch.setattr(fundus, "vesselness", fundus_measures.vesselness)
+    monkeypatch.setattr(preprocessing, "resize_into", resampling.resize_into)
     for picture, circle, pixels, verdict in zip(pictures, circles, squares, judged, strict=True):
         again = fundus.find_circle(picture)
         assert again.found == circle.found
         assert again.x_px == pytest.approx(circle.x_px, abs=SAME_PX)
+        assert np.array_equal(square(picture, circle, 224), pixels)
         assert fundus.assess(circle, pixels, gate) == verdict
