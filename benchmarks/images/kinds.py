@@ -102,9 +102,9 @@ def transfer_s(compressed_bytes: int, *, mb_per_s: float) -> float:
 
 def context(folder: Path) -> None:
     """Fill `folder` with what the Dockerfiles copy: the service, and the two locks."""
-    shutil.copytree(
-        CONTEXT, folder / "inference_image", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    # With the kernel that set-up compiled: these Dockerfiles have no compiler.
+    unwanted = shutil.ignore_patterns("__pycache__", "*.stamp", ".build-*")
+    shutil.copytree(CONTEXT, folder / "inference_image", ignore=unwanted)
     shutil.copy(ROOT / "requirements" / "training.txt", folder / "everything.txt")
     shutil.copy(CONTEXT / "requirements-tensorflow-amd64.txt", folder / "serving.txt")
 

@@ -143,7 +143,7 @@ def test_imports_of_light_modules_stay_light() -> None:
 
 
 def test_the_kernel_of_the_container_needs_the_standard_library_only(repository: Path) -> None:
-    for name in ("contract.py", "model_spec.py", "model_package.py"):
+    for name in ("contract.py", "kernel.py", "model_spec.py", "model_package.py"):
         tree = ast.parse((repository / "inference_image" / name).read_text())
         roots = set()
         for node in ast.walk(tree):

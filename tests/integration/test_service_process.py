@@ -58,12 +58,22 @@ def test_it_listens_on_the_platforms_port_and_says_how_long_each_phase_took() ->
     phases = ready["imports_ms"] + ready["model_load_ms"] + ready["warm_up_ms"]
     assert 0 < phases <= ready["started_to_ready_ms"]
     assert ready["resident_mib"] > 10
+    assert ready["kernel"] == "compiled"
     assert answer["container"]["requests_before"] == 0
     assert {event["start_id"] for event in served.events} == {answer["container"]["start_id"]}
     with running(Served(TINY_MODEL)) as fresh:
         container = invoke(fresh).json()["container"]
     assert container["start_id"] != answer["container"]["start_id"]
     assert container["requests_before"] == 0
+
+
+def test_the_log_says_when_numpy_does_the_work_of_the_kernel() -> None:
+    with running(Served(TINY_MODEL, environment={"DR_KERNEL": "numpy"})) as served:
+        wait_until(lambda: served.event("ready"))
+        assert invoke(served).json()["grade"] is not None
+        ready = served.event("ready")
+    assert ready is not None
+    assert ready["kernel"] == "numpy"
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -1,6 +1,7 @@
 """What a person sees when the set-up cannot work: one sentence and a non-zero exit code."""
 
 import os
+import platform
 import runpy
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 # Nothing listens on the discard port of this machine.
 CLOSED = "http://127.0.0.1:9/simple"
 
@@ -20,8 +22,9 @@ def skeleton(repository: Path, tmp_path: Path) -> Path:
     """A checkout with nothing but what the set-up reads."""
     for name in ("pyproject.toml", "package.json", "package-lock.json", "Makefile", "README.md"):
         shutil.copy(repository / name, tmp_path / name)
-    for name in ("requirements", "tools"):
-        shutil.copytree(repository / name, tmp_path / name)
+    unwanted = shutil.ignore_patterns("__pycache__", "*.so", "*.stamp")
+    for name in ("requirements", "tools", "inference_image"):
+        shutil.copytree(repository / name, tmp_path / name, ignore=unwanted)
     return tmp_path
 
 
@@ -103,3 +106,82 @@ def test_an_old_python_is_one_sentence(repository: Path, monkeypatch: pytest.Mon
         runpy.run_path(str(repository / "tools" / "setup_environment.py"), run_name="__main__")
     assert "needs Python 3.11 or newer" in str(refusal.value)
     assert "is 3.10" in str(refusal.value)
+
+
+SET_UP_KERNEL = """
+import sys
+from pathlib import Path
+from tools.setup_environment import SetupError, set_up_kernel
+try:
+    set_up_kernel(Path(sys.executable))
+except SetupError as error:
+    sys.exit(str(error))
+"""
+KERNEL = f"fundus-{platform.machine()}.so"
+
+
+def set_up_kernel(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SET_UP_KERNEL],
+        cwd=folder,
+        env=without_registries() | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def made_up_cc(folder: Path, script: str) -> str:
+    """A folder for PATH in which `cc` is `script`."""
+    (folder / "programs").mkdir()
+    (folder / "programs" / "cc").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "programs" / "cc").chmod(0o755)
+    return f"{folder / 'programs'}{os.pathsep}/usr/bin{os.pathsep}/bin"
+
+
+@pytest.mark.parametrize("cc", [None, "echo 'cc: cannot execute cc1'; exit 1"])
+def test_no_compiler_is_one_sentence_and_the_set_up_goes_on(
+    skeleton: Path, tmp_path: Path, cc: str | None
+) -> None:
+    native = skeleton / "inference_image" / "native"
+    # Of a source that is no longer: it must not be taken for this one's.
+    (native / KERNEL).write_bytes(b"old")
+    path = str(tmp_path / "nothing") if cc is None else made_up_cc(tmp_path, cc)
+    result = set_up_kernel(skeleton, PATH=path)
+    assert result.returncode == 0, result.stderr
+    sentences = [line for line in result.stdout.splitlines() if "goes on" in line]
+    assert len(sentences) == 1
+    assert sentences[0].startswith(
+        "set-up goes on without the kernel, and the service uses NumPy: there is no C compiler, "
+        "and Zig could not be downloaded"
+    )
+    assert "Traceback" not in result.stdout + result.stderr
+    assert [file.name for file in native.iterdir()] == ["fundus.c"]
+
+
+def test_a_kernel_is_compiled_once(skeleton: Path, tmp_path: Path) -> None:
+    """By a compiler that writes the same file whatever the source is, and counts."""
+    native = skeleton / "inference_image" / "native"
+    shutil.copy(REPOSITORY / "inference_image" / "native" / KERNEL, tmp_path / "made.so")
+    counting = f'echo >> {tmp_path}/calls; for last; do :; done; cp {tmp_path}/made.so "$last"'
+    path = made_up_cc(tmp_path, counting)
+    said = [set_up_kernel(skeleton, PATH=path).stdout for _ in range(2)]
+    assert said[0].startswith("[set-up] the service's kernel, with cc … ")
+    assert said[1] == ""
+    assert (tmp_path / "calls").read_text() == "\n"
+    assert (native / KERNEL).read_bytes() == (tmp_path / "made.so").read_bytes()
+
+
+def test_a_kernel_whose_source_is_wrong_ends_the_set_up_with_one_sentence(
+    skeleton: Path, tmp_path: Path
+) -> None:
+    """Going on would test and serve the old one."""
+    native = skeleton / "inference_image" / "native"
+    (native / KERNEL).write_bytes(b"old")
+    # As a compiler that works, and finds an error in this file alone.
+    complaining = 'case "$*" in *fundus.c*) echo "fundus.c:1:1: error: expected"; exit 1;; esac'
+    result = set_up_kernel(skeleton, PATH=made_up_cc(tmp_path, complaining))
+    assert result.returncode == 1
+    assert result.stderr == "cc does not compile fundus.c: fundus.c:1:1: error: expected\n"
+    assert (native / KERNEL).read_bytes() == b"old"

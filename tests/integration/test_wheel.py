@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -75,7 +76,7 @@ def clinic(repository: Path, tmp_path: Path) -> Path:
 
 
 def test_the_wheel_holds_what_must_be_importable_and_what_the_image_is_built_from(
-    wheel: Path,
+    wheel: Path, repository: Path
 ) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     folders = {name.partition("/")[0] for name in names if ".dist-info" not in name}
@@ -94,10 +95,17 @@ def test_the_wheel_holds_what_must_be_importable_and_what_the_image_is_built_fro
         "inference_image/Dockerfile",
         "inference_image/.dockerignore",
         "inference_image/bin/serve",
+        "inference_image/native/fundus.c",
+        "inference_image/docker/build_kernel.py",
+        "inference_image/requirements-compiler.txt",
         "dr_experiments/prices.toml",
     ):
         assert wanted in names
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+    # What set-up compiled stays here: the wheel is for every machine.
+    assert (repository / "inference_image" / "native" / f"fundus-{platform.machine()}.so").is_file()
+    assert not [name for name in names if name.endswith((".so", ".stamp"))]
+    assert wheel.name.endswith("-py3-none-any.whl")
 
 
 def test_the_example_synthesizes_on_the_wheel_alone(

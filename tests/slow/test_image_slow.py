@@ -6,11 +6,15 @@ base image made of Debian packages. The arm64 image runs under QEMU's user mode.
 
 import base64
 import contextlib
+import hashlib
 import io
 import json
 import os
+import platform
+import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +27,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from inference_image import kernel
+from inference_image.docker import build_kernel
 from inference_image.model_spec import load_model_spec, verify_files
 from inference_image.predictor import Predictor
 from tests.service_harness import Served
@@ -176,6 +182,12 @@ class Container:
         return int(self.state()["ExitCode"])
 
 
+def kernels(running: Container) -> set[str]:
+    """What finds the disc, as the container's own log says of each worker."""
+    lines = [line for line in running.log().splitlines() if line.startswith("{")]
+    return {event["kernel"] for event in map(json.loads, lines) if event["event"] == "ready"}
+
+
 @contextlib.contextmanager
 def container(
     engine: Engine,
@@ -222,6 +234,77 @@ def test_every_program_is_for_the_right_processor(
     assert len(found) > 60
     wrong = {path: machine for path, machine in found.items() if machine != architecture}
     assert wrong == {}
+
+
+@pytest.mark.parametrize(("runtime", "architecture"), ALL)
+def test_it_holds_one_kernel_of_its_own_processor(
+    images: Images, runtime: str, architecture: str
+) -> None:
+    """And not what set-up compiled on this machine."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[architecture]
+    folder = "/opt/dr/inference_image/native"
+    files = images.get(runtime, architecture).archive.files
+    (found,) = [entry for path, entry in files.items() if path.startswith(f"{folder}/")]
+    assert found.path == f"{folder}/fundus-{machine}.so"
+    assert found.program is not None
+    assert found.program.machine == architecture
+    # No library of any kind, so that it runs on every base.
+    assert found.program.needed == ()
+
+
+@pytest.fixture(scope="module")
+def zig_folder(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The locked compiler of the image."""
+    folder = tmp_path_factory.mktemp("zig")
+    lock_file = repository / "inference_image" / "requirements-compiler.txt"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    install += ["--require-hashes", "--only-binary=:all:", "--target", str(folder)]
+    subprocess.run([*install, "--requirement", str(lock_file)], check=True, timeout=600)
+    return folder
+
+
+@pytest.mark.parametrize("machine", sorted(build_kernel.TARGETS))
+def test_two_compilations_agree_bit_for_bit(
+    zig_folder: Path, repository: Path, tmp_path: Path, machine: str
+) -> None:
+    copy = tmp_path / "elsewhere" / "fundus.c"
+    copy.parent.mkdir()
+    shutil.copy(repository / "inference_image" / "native" / "fundus.c", copy)
+    made = [
+        build_kernel.build(
+            machine, compiler="zig", source=source, out=tmp_path / name, zig_folder=zig_folder
+        )
+        for name, source in (("first", build_kernel.SOURCE), ("second", copy))
+    ]
+    assert made[0].read_bytes() == made[1].read_bytes()
+
+
+def test_the_image_holds_what_the_locked_compiler_makes(
+    images: Images, zig_folder: Path, tmp_path: Path
+) -> None:
+    image = images.get("litert", "amd64").name
+    code = "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())"
+    done = images.engine.run(
+        *("run", "--rm", *images.engine.network, *LOCKED_DOWN, "--entrypoint", "python3"),
+        *(image, "-c", code, "/opt/dr/inference_image/native/fundus-x86_64.so"),
+    )
+    built = build_kernel.build("x86_64", compiler="zig", out=tmp_path, zig_folder=zig_folder)
+    assert done.stdout.strip() == hashlib.sha256(built.read_bytes()).hexdigest()
+
+
+# A machine without the system's compiler has Zig.
+@pytest.mark.parametrize("compiler", ["zig", *filter(shutil.which, ["cc"])])
+def test_what_either_compiler_makes_is_loaded(
+    zig_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
+    machine = platform.machine()
+    build_kernel.build(machine, compiler=compiler, out=tmp_path, zig_folder=zig_folder)
+    monkeypatch.setattr(kernel, "FOLDER", tmp_path)
+    kernel.load.cache_clear()
+    try:
+        assert kernel.name() == "compiled"
+    finally:
+        kernel.load.cache_clear()
 
 
 @pytest.mark.parametrize(("runtime", "architecture"), ALL)
@@ -368,9 +451,9 @@ def test_it_grades_with_a_root_that_cannot_be_written(
             },
         )
         assert explained[0] == 200
-        for line in running.log().splitlines():
-            if line.startswith("{"):
-                assert json.loads(line)["level"] == "info"
+        events = [json.loads(line) for line in running.log().splitlines() if line.startswith("{")]
+        assert {event["level"] for event in events} == {"info"}
+        assert kernels(running) == {"compiled"}
         assert running.stop() == 0
 
 
@@ -444,6 +527,7 @@ def test_the_tensorflow_image_serves_a_saved_model_with_a_root_that_cannot_be_wr
         assert answer["predictions"] == pytest.approx(expected, abs=1e-4)
         with urllib.request.urlopen(f"{running.url}/ping", timeout=60) as ping:
             assert ping.headers["server"] == "nginx"
+        assert kernels(running) == {"compiled"}
         for line in running.log().splitlines():
             if line.startswith("{"):
                 event = json.loads(line)
@@ -652,6 +736,7 @@ def test_the_arm64_image_grades_under_qemu(
     ) as running:
         running.wait_until_ready(within_s=240)
         answer = running.grade(real_photograph.read_bytes())
+        assert kernels(running) == {"compiled"}
         assert running.stop() == 0
     assert answer["quality"] == {"gradable": True, "reasons": []}
     assert answer["grade"] == expected["grade"]

@@ -110,6 +110,7 @@ def test_the_transfer_is_bytes_over_an_assumed_rate() -> None:
 def test_each_kind_has_a_dockerfile_that_copies_what_its_context_holds(tmp_path: Path) -> None:
     context(tmp_path)
     assert (tmp_path / "inference_image" / "serve.py").is_file()
+    assert list((tmp_path / "inference_image" / "native").glob("fundus-*.so"))
     assert not list(tmp_path.rglob("__pycache__"))
     for name in KINDS:
         if name == LEAN:

@@ -31,11 +31,12 @@ def files() -> set[str]:
 
 def test_the_service_and_its_locked_requirements_are_in_the_context(files: set[str]) -> None:
     assert {"Dockerfile", "contract.py", "model_spec.py", "requirements-litert.txt"} <= files
+    assert {"native/fundus.c", "docker/build_kernel.py", "requirements-compiler.txt"} <= files
 
 
 def test_caches_and_outputs_are_not(files: set[str]) -> None:
     unwanted = ("__pycache__", ".pyc", "cdk.out", ".git/", "node_modules", ".tar.gz", ".tflite")
-    assert not [name for name in files if any(word in name for word in unwanted)]
+    assert not [name for name in files if any(word in name for word in (*unwanted, ".so"))]
 
 
 def test_the_context_is_small() -> None:
@@ -44,11 +45,15 @@ def test_the_context_is_small() -> None:
     assert size_kib < 1024
 
 
-def test_running_the_service_does_not_make_a_new_image(tmp_path: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__")
+def test_running_the_service_or_compiling_its_kernel_makes_no_new_image(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.stamp")
     shutil.copytree(SERVICE, tmp_path / "clean", ignore=ignored)
     shutil.copytree(SERVICE, tmp_path / "used", ignore=ignored)
     for folder in (tmp_path / "used", tmp_path / "used" / "runtimes"):
         (folder / "__pycache__").mkdir()
         (folder / "__pycache__" / "x.cpython-311.pyc").write_bytes(b"cache")
+    for name in ("fundus-x86_64.so", "fundus-x86_64.stamp", "fundus-aarch64.so"):
+        (tmp_path / "used" / "native" / name).write_bytes(b"compiled")
+    (tmp_path / "used" / "native" / ".build-x").mkdir()
+    (tmp_path / "used" / "native" / ".build-x" / "probe.c").write_bytes(b"being compiled")
     assert staged(tmp_path / "clean")[0] == staged(tmp_path / "used")[0] == staged()[0]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from inference_image.docker import build_kernel
+
 IMAGE = Path(__file__).resolve().parents[3] / "inference_image"
 
 
@@ -78,14 +80,38 @@ def test_every_tree_is_readable_to_all_and_compiled_for_good() -> None:
     finish = (IMAGE / "docker" / "finish.sh").read_text(encoding="utf-8")
     assert 'chmod -R u+rwX,a+rX,go-w "$folder"' in finish
     assert "--invalidation-mode unchecked-hash" in finish
-    stages = [name for name, _ in instructions()].count("FROM")
-    assert sum("finish.sh /out" in argument for argument in arguments("RUN")) == stages - 3
+    copied, finished, stage = set(), set(), ""
+    for name, argument in instructions():
+        if name == "FROM":
+            stage = argument.rpartition(" AS ")[2]
+        elif name == "COPY" and argument.endswith(" /out/ /"):
+            copied.add(argument.removeprefix("--from=").partition(" ")[0])
+        elif name == "RUN" and "finish.sh /out" in argument:
+            finished.add(stage)
+    assert copied == finished == {"debian", "wheels", "service"}
 
 
 def test_wheels_are_installed_by_hash_and_never_built() -> None:
-    install = next(argument for argument in arguments("RUN") if "bin/pip install" in argument)
-    assert "--require-hashes" in install
-    assert "--only-binary=:all:" in install
+    installs = [argument for argument in arguments("RUN") if "bin/pip install" in argument]
+    # The wheels of the service, and the compiler of its kernel.
+    assert len(installs) == 2
+    for install in installs:
+        assert "--require-hashes" in install
+        assert "--only-binary=:all:" in install
+        assert "export PIP_CERT=/run/secrets/ca" in install
+        assert "--mount=type=secret,id=ca" in install
+
+
+def test_the_kernel_is_compiled_by_the_script_of_set_up_for_either_architecture() -> None:
+    (compiled,) = [argument for argument in arguments("RUN") if "build_kernel.py" in argument]
+    assert "--compiler zig" in compiled
+    for machine in build_kernel.TARGETS:
+        assert f"machine={machine} ;;" in compiled
+    assert "exit 1" in compiled
+    place = "/opt/dr/inference_image/native/"
+    assert f"--from=kernel /build/kernel/ /out{place}" in arguments("COPY")
+    # The flags are in one place.
+    assert "-O3" not in (IMAGE / "Dockerfile").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("runtime", ["litert", "tensorflow"])
@@ -121,6 +147,8 @@ def test_the_context_is_an_allow_list_that_leaves_caches_out() -> None:
     assert rules[0] == "*"
     assert rules[-2:] == ["**/__pycache__", "**/*.pyc"]
     assert {"!*.py", "!runtimes/*.py", "!bin/serve", "!docker/*"} <= set(rules)
+    # The source of the kernel, and not what set-up has compiled of it.
+    assert [rule for rule in rules if "native" in rule] == ["!native/*.c"]
     assert "!requirements-*.txt" in rules
 
 

@@ -189,6 +189,7 @@ def test_the_log_names_the_invocation_unless_the_caller_named_the_request() -> N
     ready = next(line for line in lines if line["event"] == "ready")
     assert ready["model_source"] == "image"
     assert ready["started_to_ready_ms"] > 0
+    assert ready["kernel"] == "compiled"
 
 
 def test_headers_that_cannot_be_read_are_a_400(service: InLambda) -> None:
