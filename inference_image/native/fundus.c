@@ -13,7 +13,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(WITHOUT_AVX2)
+#define HAS_TWO_FORMS
 #include <cpuid.h>
 #endif
 
@@ -105,7 +106,7 @@ int dr_kernel_version(void) { return VERSION; }
 
 /* Loops over bytes are compiled a second time for processors with AVX2, which is most of those of
  * x86-64; integers come out the same. Those of the other architecture have what they need. */
-#if defined(__x86_64__)
+#ifdef HAS_TWO_FORMS
 #define WITH_AVX2 __attribute__((target("avx2")))
 
 static int has_avx2(void)
@@ -680,7 +681,7 @@ static int reduce_any(const uint8_t *pixels, int row_bytes, int width, int heigh
     return 0;
 }
 
-#if defined(__x86_64__)
+#ifdef HAS_TWO_FORMS
 WITH_AVX2 static int reduce_avx2(const uint8_t *pixels, int row_bytes, int width, int height,
                                  int factor, uint8_t *rgb)
 {
@@ -842,7 +843,7 @@ static int resize_any(const uint8_t *pixels, int width, const Taps *across, cons
                   result_row_bytes);
 }
 
-#if defined(__x86_64__)
+#ifdef HAS_TWO_FORMS
 WITH_AVX2 static int resize_avx2(const uint8_t *pixels, int width, const Taps *across,
                                  const Taps *down, uint8_t *result, int result_width,
                                  int result_height, int result_row_bytes)
@@ -1123,7 +1124,7 @@ static double vesselness_any(const uint8_t *green, int stride, double least)
     return vesselness(green, stride, least);
 }
 
-#if defined(__x86_64__)
+#ifdef HAS_TWO_FORMS
 WITH_AVX2 static double vesselness_avx2(const uint8_t *green, int stride, double least)
 {
     return vesselness(green, stride, least);

@@ -1,7 +1,10 @@
 """The compiled search and measures beside those in NumPy: the same answers for any picture."""
 
+import ctypes
+import platform
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from inference_image import (
     preprocessing,
     resampling,
 )
+from inference_image.docker import build_kernel
 from inference_image.fundus import QualityGate
 from inference_image.fundus_terms import THUMBNAIL_PX
 from inference_image.preprocessing import _square as square
@@ -35,7 +39,7 @@ def factor_of(width: int, height: int) -> int:
     return max(1, -(-max(width, height) // THUMBNAIL_PX))
 
 
-def same_disc(picture: Image.Image, box: Box | None = None) -> bool:
+def check_disc(picture: Image.Image, box: Box | None = None) -> bool:
     """Whether both find a disc; they must agree on that, on where it is, and on the frame."""
     left, top, right, bottom = box = box or (0, 0, *picture.size)
     words = (picture, box, factor_of(right - left, bottom - top))
@@ -48,7 +52,7 @@ def same_disc(picture: Image.Image, box: Box | None = None) -> bool:
     return found is not None
 
 
-def same_resized(
+def check_resized(
     picture: Image.Image, size: tuple[int, int], box: tuple[float, float, float, float]
 ) -> None:
     for bilinear in (False, True):
@@ -58,7 +62,7 @@ def same_resized(
         assert np.array_equal(found, expected)
 
 
-def same_measures(pixels: np.ndarray, hidden: float | None) -> None:
+def check_measures(pixels: np.ndarray, hidden: float | None) -> None:
     assert fundus_compiled.measure(pixels, hidden) == fundus_measures.measure(pixels, hidden)
     if pixels.shape[0] == 224:
         green = pixels[:, :, 1]
@@ -67,12 +71,12 @@ def same_measures(pixels: np.ndarray, hidden: float | None) -> None:
             assert found == fundus_measures.vesselness(green, least)
 
 
-def same_throughout(picture: Image.Image) -> bool:
-    found = same_disc(picture)
+def check_throughout(picture: Image.Image) -> bool:
+    found = check_disc(picture)
     circle = fundus.find_circle(picture)
     hidden = 1 - circle.visible_fraction if circle.found else None
     for side in SIDES:
-        same_measures(square(picture, circle, side), hidden)
+        check_measures(square(picture, circle, side), hidden)
     return found
 
 
@@ -112,19 +116,19 @@ def test_this_checkout_has_a_kernel_and_uses_it() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_geometry_cases_agree(name: str) -> None:
     (x, y, radius), changes = CASES[name]
-    assert same_throughout(Image.fromarray(frame(x, y, radius, **changes)))
+    assert check_throughout(Image.fromarray(frame(x, y, radius, **changes)))
 
 
 def test_drawn_eyes_agree() -> None:
     found = [
-        same_throughout(Image.fromarray(draw_fundus(seed, seed % 5, 128 + 62 * seed).image))
+        check_throughout(Image.fromarray(draw_fundus(seed, seed % 5, 128 + 62 * seed).image))
         for seed in range(20)
     ]
     assert all(found)
 
 
 def test_what_is_hardly_an_eye_agrees() -> None:
-    found = [same_throughout(Image.fromarray(picture)) for picture in scenes()]
+    found = [check_throughout(Image.fromarray(picture)) for picture in scenes()]
     # Both answers occur, or nothing was compared.
     assert 40 < sum(found) < 200
 
@@ -138,7 +142,7 @@ def test_what_is_hardly_an_eye_agrees() -> None:
     )
 )
 def test_any_thumbnail_agrees(pixels: np.ndarray) -> None:
-    same_disc(Image.fromarray(pixels))
+    check_disc(Image.fromarray(pixels))
 
 
 @settings(deadline=None)
@@ -147,7 +151,7 @@ def test_any_square_agrees(side: int, seed: int, levels: int) -> None:
     draw = np.random.default_rng(seed)
     pixels = draw.integers(256 - levels, 256, (side, side, 3), dtype=np.uint8)
     pixels[draw.random((side, side)) < draw.random()] = 0
-    same_measures(pixels, draw.choice([None, 0.0, 0.37, 1.0]))
+    check_measures(pixels, draw.choice([None, 0.0, 0.37, 1.0]))
 
 
 def test_levels_that_lie_anywhere_are_measured() -> None:
@@ -178,7 +182,7 @@ def test_any_box_of_any_picture_agrees(data: st.DataObject) -> None:
         data.draw(st.integers(left + 16, width)),
         data.draw(st.integers(top + 16, height)),
     )
-    same_disc(picture, (left, top, right, bottom))
+    check_disc(picture, (left, top, right, bottom))
     part = data.draw(
         st.tuples(*(st.floats(0, 1) for _ in range(2)), *(st.floats(0.01, 1) for _ in range(2)))
     )
@@ -188,7 +192,7 @@ def test_any_box_of_any_picture_agrees(data: st.DataObject) -> None:
         left + part[2] * (right - left),
         top + part[3] * (bottom - top),
     )
-    same_resized(picture, (data.draw(st.integers(1, 320)), data.draw(st.integers(1, 320))), box)
+    check_resized(picture, (data.draw(st.integers(1, 320)), data.draw(st.integers(1, 320))), box)
 
 
 # Far and hardly smaller, by one side only, as it is, larger; and what the kernel leaves to Pillow:
@@ -201,7 +205,7 @@ def test_any_box_of_any_picture_agrees(data: st.DataObject) -> None:
 )
 def test_resampling_agrees(size: tuple[int, int], box: tuple[float, float, float, float]) -> None:
     draw = np.random.default_rng(3)
-    same_resized(Image.fromarray(draw.integers(0, 256, (380, 500, 3), dtype=np.uint8)), size, box)
+    check_resized(Image.fromarray(draw.integers(0, 256, (380, 500, 3), dtype=np.uint8)), size, box)
 
 
 @pytest.mark.parametrize("level", [0, 1, 127, 254, 255])
@@ -227,8 +231,8 @@ def test_what_the_kernel_does_not_take_is_left_to_pillow(size: tuple[int, int]) 
     """Wide pictures, and those that Pillow does not hold in one place."""
     draw = np.random.default_rng(5)
     picture = Image.fromarray(draw.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
-    same_disc(picture)
-    same_resized(picture, (64, 48), (0.0, 0.0, *map(float, size)))
+    check_disc(picture)
+    check_resized(picture, (64, 48), (0.0, 0.0, *map(float, size)))
 
 
 def test_a_thumbnail_that_is_too_large_is_refused() -> None:
@@ -265,6 +269,37 @@ def test_threads_do_not_disturb_each_other() -> None:
     with ThreadPoolExecutor(6) as threads:
         for _ in range(20):
             assert list(threads.map(prepared, pictures)) == expected
+
+
+def test_processors_without_wide_registers_get_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The other form of the loops, which is also the only one of the other architecture."""
+    pictures = [Image.fromarray(draw_fundus(seed, 2, 300 + 100 * seed).image) for seed in range(4)]
+    pictures += [Image.fromarray(picture) for picture in scenes()[:30]]
+
+    def everything() -> list[object]:
+        circles = [fundus.find_circle(picture) for picture in pictures]
+        squares = [square(*pair, 224) for pair in zip(pictures, circles, strict=True)]
+        judged = [fundus.assess(*p, QualityGate()) for p in zip(circles, squares, strict=True)]
+        return [circles, [pixels.tobytes() for pixels in squares], judged]
+
+    expected = everything()
+    source = tmp_path / "fundus.c"
+    real = kernel.FOLDER / "fundus.c"
+    source.write_text(f'#define WITHOUT_AVX2\n#include "{real}"\n', encoding="utf-8")
+    zig = kernel.FOLDER.parent.parent / ".compiler"  # where there is no other compiler
+    built = build_kernel.build(
+        platform.machine(), source=source, zig_folder=zig if zig.is_dir() else None
+    )
+    library = ctypes.CDLL(str(built))
+    monkeypatch.setattr(kernel, "load", lambda: library)
+    fundus_compiled._library.cache_clear()
+    try:
+        assert everything() == expected
+        assert fundus_compiled._library() is library
+    finally:
+        fundus_compiled._library.cache_clear()
 
 
 def test_without_the_kernel_verdicts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

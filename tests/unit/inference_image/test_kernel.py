@@ -2,6 +2,8 @@
 
 import ctypes
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,6 @@ import pytest
 
 from inference_image import contract, kernel
 from inference_image.docker import build_kernel
-from inference_image.predictor import Predictor
 from inference_image.settings import Settings, SettingsError
 from tests.service_harness import TINY_MODEL, drawn_jpeg
 
@@ -33,11 +34,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+# Which one is used is decided once in a process, before anything else of the service is imported.
+_GRADE = """
+import sys
+from pathlib import Path
+from inference_image import kernel
+kernel.FOLDER = Path(sys.argv[1])
+assert kernel.load() is None
+from inference_image.fundus import find_disc
+from inference_image.predictor import Predictor
+answer = Predictor.load(Path(sys.argv[2]), threads=1).predict(sys.stdin.buffer.read())
+print(kernel.name(), find_disc.__module__, answer.grade is not None)
+"""
+
+
 def grades_without_it() -> bool:
+    """Whether a service that looks for the kernel where this test does grades a photograph."""
     assert kernel.load() is None
     assert kernel.name() == "numpy"
-    answer = Predictor.load(TINY_MODEL, threads=1).predict(drawn_jpeg())
-    return answer.probabilities is not None
+    command = [sys.executable, "-c", _GRADE, str(kernel.FOLDER), str(TINY_MODEL)]
+    done = subprocess.run(command, input=drawn_jpeg(), capture_output=True, check=False)
+    said = done.stdout.decode().split()
+    assert said == ["numpy", "inference_image.fundus_search", "True"], done.stderr.decode()
+    return done.returncode == 0
 
 
 def test_this_checkout_has_a_kernel_that_is_up_to_date() -> None:
