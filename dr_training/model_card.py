@@ -162,9 +162,12 @@ def _results(document: Mapping[str, Any]) -> str:
         for point in points
         if point["name"] in measured
     ]
+    # Two photographs of a patient are not two patients, so the card says how many those are.
+    whose = f" photographs of {metrics['patients']:,} patients" if metrics.get("patients") else ""
     heading = (
         f"## Results\n\nOn {metrics.get('data', 'data that are not stated')}, "
-        f"n = {metrics['photographs']:,}; in brackets: {metrics.get('interval', 'no interval')}."
+        f"n = {metrics['photographs']:,}{whose}; in brackets: "
+        f"{metrics.get('interval', 'no interval')}."
     )
     parts = [
         heading,

@@ -19,9 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from dr_training.bootstrap import DRAWS
 from dr_training.data.faults import DataError
 from dr_training.evaluate import expected_calibration_error, fit_temperature, softmax
-from dr_training.evaluation import DRAWS, evaluate
+from dr_training.evaluation import evaluate
 from dr_training.operating_points import operating_points
 from dr_training.scoring import Scored
 from inference_image.model_spec import (

@@ -49,7 +49,8 @@ def package_network(
 
     Temperature and thresholds (aims: `aim` sensitivity, `aim` specificity) come from the
     validation part, figures from the test part, or from the validation part where there is no
-    other, which the package then says. A network of the task `referable` has log-odds (n, 1), and
+    other, which the package then says; their intervals are over patients where the records name
+    them. A network of the task `referable` has log-odds (n, 1), and
     is measured on its decision alone. With `saved_model` the package holds the network as a
     SavedModel in place of the `.tflite`, for the tensorflow image.
 
@@ -90,6 +91,7 @@ def package_network(
             measured.grades,
             temperature=temperature,
             thresholds={point["name"]: point["threshold"] for point in points},
+            patients=measured.patients,
         ),
     }
     if task == TASK_GRADE5:

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from dr_training import random_package, sheets, train_demo
-from dr_training.evaluate import referable_score, sensitivity, softmax, specificity
+from dr_training.evaluate import (
+    grader_metrics,
+    referable_score,
+    sensitivity,
+    softmax,
+    specificity,
+)
 from dr_training.export import DenseLayer, PackageContent, environment, write_package
 from dr_training.lesions import GRADES
 from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE, model_card
@@ -139,6 +145,24 @@ def test_a_card_says_what_the_package_is_not_and_invents_no_figure(tmp_path: Pat
     told = model_card({**document, "gate": gated, "task": "referable"})
     assert "**refused**. sensitivity may have fallen by 0.2000" in told
     assert "says referable or not, and no grade" in told
+
+
+def test_a_card_says_of_how_many_patients_the_photographs_are(tmp_path: Path) -> None:
+    truth = np.arange(40) % 5
+    metrics = grader_metrics(
+        4 * np.eye(5)[truth],
+        truth,
+        temperature=1.0,
+        thresholds={"one": 0.5},
+        patients=[f"p{n // 2}" for n in range(40)],
+    )
+    write_package(_content(metrics={"data": "a test part", **metrics}, card=None), tmp_path)
+    card = (tmp_path / "MODEL_CARD.md").read_text()
+    assert (
+        "On a test part, n = 40 photographs of 20 patients; in brackets: 95 % percentile bootstrap"
+        in card
+    )
+    assert "bootstrap over patients, 1000 draws" in card
 
 
 def test_a_referral_package_has_its_own_two_labels(tmp_path: Path) -> None:
