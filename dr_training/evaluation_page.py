@@ -63,6 +63,7 @@ def page(report: Mapping[str, Any], *, title: str, pictures: list[str]) -> str:
         "",
         counted,
         "",
+        *([f"Note: {report['note']}.", ""] if report.get("note") else []),
         "| figure | value |",
         "|---|---|",
     ]

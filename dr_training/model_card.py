@@ -100,6 +100,7 @@ def _calibration(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _data(document: Mapping[str, Any]) -> str:
     provenance = document.get("provenance") or {}
     lines = ["## Data", f"Trained on: {provenance.get('trained_on') or 'not stated'}."]
+    lines += _origin(provenance.get("records"))
     recipe = provenance.get("recipe") or {}
     splits = [recipe[name] for name in ("train", "validation", "test") if name in recipe]
     if splits:
@@ -123,6 +124,21 @@ def _data(document: Mapping[str, Any]) -> str:
             ),
         ]
     return "\n\n".join(lines)
+
+
+def _origin(record: Any) -> list[str]:
+    """Table and split by the first digits of their digests, as `dr model inspect` shows a model."""
+    if not isinstance(record, Mapping) or "trained_on" not in record:
+        return []
+    table, split = (str(record.get(name) or "")[:12] for name in ("table_sha256", "split_sha256"))
+    named = f"table `{table}`" if table else "a table that is not recorded"
+    named += f", split `{split}`" if split else ""
+    told = (
+        f"Of {named} (first digits of their digests) it was trained on the part "
+        f"{record['trained_on']}; the part {record.get('chosen_on')} chose temperature and "
+        f"thresholds, and its figures are of the part {record.get('measured_on')}."
+    )
+    return [told]
 
 
 def _results(document: Mapping[str, Any]) -> str:

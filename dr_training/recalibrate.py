@@ -24,6 +24,7 @@ from dr_training.data.faults import DataError
 from dr_training.evaluate import expected_calibration_error, fit_temperature, softmax
 from dr_training.evaluation import evaluate
 from dr_training.operating_points import operating_points
+from dr_training.origin import RECORDS
 from dr_training.scoring import Scored
 from inference_image.model_spec import (
     MODEL_JSON,
@@ -57,6 +58,7 @@ def recalibrate(
     test: Scored | None = None,
     prevalence: float | None = None,
     draws: int = DRAWS,
+    records: Mapping[str, Any] | None = None,
 ) -> Recalibrated:
     """Write a new package with the site's temperature and thresholds.
 
@@ -71,6 +73,7 @@ def recalibrate(
         test: other images, on which the new package is measured; None leaves it unmeasured.
         prevalence: of referable patients at the site, for PPV and NPV.
         draws: of the bootstrap.
+        records: table, split and parts of the images, by digests and names, for the record.
 
     Raises:
         DataError: too few images to choose from, an aim that is no share, or a folder in use.
@@ -96,6 +99,7 @@ def recalibrate(
     record: dict[str, Any] = {
         "from": {"id": spec.id, "sha256": spec.sha256},
         "data": data,
+        **({} if records is None else {RECORDS: dict(records)}),
         "photographs": len(chosen),
         "gradable": len(graded),
         "referable": int(graded.referable.sum()),

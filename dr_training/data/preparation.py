@@ -38,7 +38,7 @@ from PIL import Image
 from dr_training.data.faults import DataError
 from dr_training.data.readers import LIMITS
 from dr_training.data.records import RecordWriter, encode_example
-from dr_training.data.splits import Split, refuse_leaks
+from dr_training.data.splits import TRAIN, Split, refuse_leaks
 from dr_training.data.table import (
     GRADES,
     Photograph,
@@ -238,6 +238,8 @@ def prepare(
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "table_sha256": table.digest,
+        "split_sha256": split.digest,
+        "train_sha256": split.digest_of(TRAIN),
         "split": dict(split.decided),
         **{key: value for key, value in asdict(plan).items() if key != "records_per_shard"},
         "parts": parts,

@@ -17,6 +17,7 @@ from dr_training.evaluate import (
 from dr_training.export import DenseLayer, PackageContent, environment, write_package
 from dr_training.lesions import GRADES
 from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE, model_card
+from dr_training.origin import origin_of
 from dr_training.recipe import Recipe
 from dr_training.train_demo import HIGH_SENSITIVITY, HIGH_SPECIFICITY, choose_operating_points
 from inference_image.contract import NOT_ASSESSED
@@ -163,6 +164,21 @@ def test_a_card_says_of_how_many_patients_the_photographs_are(tmp_path: Path) ->
         in card
     )
     assert "bootstrap over patients, 1000 draws" in card
+
+
+def test_a_card_names_table_and_split_by_their_digests(tmp_path: Path) -> None:
+    manifest = {
+        name: letter * 64 for name, letter in (("table_sha256", "a"), ("train_sha256", "c"))
+    }
+    for split in ("b" * 64, None):
+        record = origin_of(
+            {**manifest, "split_sha256": split}, manifest_sha256="d" * 64, measured_on="validation"
+        )
+        write_package(_content(provenance={"records": record}, card=None), tmp_path)
+        card = (tmp_path / "MODEL_CARD.md").read_text()
+        named = f"Of table `{'a' * 12}`" + (f", split `{'b' * 12}`" if split else "")
+        assert f"{named} (first digits of their digests) it was trained on the part train" in card
+        assert "its figures are of the part validation." in card
 
 
 def test_a_referral_package_has_its_own_two_labels(tmp_path: Path) -> None:
