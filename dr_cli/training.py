@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dr_training.backbones import weights_words
 from dr_training.data.faults import DataError
 from dr_training.fitting.plan import TrainingPlan
 
@@ -27,7 +28,7 @@ def train(*, records: str, out: str, plan: dict[str, Any], choices: dict[str, An
         raise DataError(str(error)) from None
     report = trained.report
     best = report["validation"]
-    print(f"backbone's weights at the start: {report['backbone_weights']}")
+    print(f"backbone's weights at the start: {weights_words(report)}")
     print(
         f"best epoch {report['best_epoch']} of {report['epochs']} "
         f"(n = {report['photographs']['validation']:,} for validation): "
@@ -83,7 +84,7 @@ def fit_linear_head(
         model_id=model_id,
     )
     best = report["validation"]
-    print(f"backbone's weights: {report['backbone_weights']}")
+    print(f"backbone's weights: {weights_words(report)}")
     print(f"penalty {report['penalty']:g}, chosen by cross-validation on the training part")
     print(
         f"validation (n = {report['photographs']['validation']:,}): "

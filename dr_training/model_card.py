@@ -8,6 +8,7 @@ A section without a figure behind it says so; none is made up.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dr_training.backbones import BACKBONE_WEIGHTS, weights_words
 from inference_image.contract import NOT_A_DEVICE, NOT_ASSESSED, TASK_GRADE5
 
 DEMO_NOTICE = "Demo model trained on drawn photographs only; not for clinical use."
@@ -68,8 +69,8 @@ def _summary(document: Mapping[str, Any]) -> str:
         ("answers", "the grade, 0 to 4 (ICDR)" if graded else "referable or not (grade ≥ 2)"),
         ("network", f"{name}{width}" + (f", {parameters:,} parameters" if parameters else "")),
         *(
-            [("backbone's weights at the start", network["backbone_weights"])]
-            if network.get("backbone_weights")
+            [("backbone's weights at the start", weights_words(network))]
+            if network.get(BACKBONE_WEIGHTS)
             else []
         ),
         ("input", f"{size} x {size} px; {steps or 'prepared already: no crop, no mask'}"),

@@ -95,7 +95,7 @@ def train_linear_head(
     report: dict[str, Any] = {
         "network": network,
         "network_size_px": network_size_px,
-        "backbone_weights": classifier.weights,
+        **classifier.weights_record(),
         "records": records.name,
         "photographs": {name: len(part) for name, part in data.parts.items()},
         "copies": copies,
@@ -119,7 +119,7 @@ def train_linear_head(
         network_facts={
             "name": network,
             "network_size_px": network_size_px,
-            "backbone_weights": classifier.weights,
+            **classifier.weights_record(),
             "parameters": int(classifier.network.count_params()),
         },
         provenance={

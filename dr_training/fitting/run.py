@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dr_training.backbones import WEIGHTS_AUTO, WEIGHTS_RANDOM
+from dr_training.backbones import WEIGHTS_AUTO, WEIGHTS_RANDOM, weights_words
 from dr_training.data.faults import DataError
 from dr_training.data.pipeline import Part, TrainingData
 from dr_training.data.preparation import MANIFEST
@@ -112,8 +112,8 @@ def train_records(
             identity={
                 "plan": plan.as_document(),
                 "records": manifest_sha256,
-                # Why weights could not be had may be told otherwise at another start.
-                "weights": classifier.weights if classifier.pretrained else WEIGHTS_RANDOM,
+                # Not why they are random, which may be told otherwise at another start.
+                "weights": classifier.weights,
             },
             threads=threads,
         )
@@ -126,7 +126,7 @@ def train_records(
         "records": records.name,
         RECORDS_SHA256: manifest_sha256,
         "photographs": {name: len(part) for name, part in data.parts.items()},
-        "backbone_weights": classifier.weights,
+        **classifier.weights_record(),
         "parameters": int(classifier.network.count_params()),
         "trained_parameters": int(
             sum(np.prod(one.shape) for one in classifier.network.trainable_variables)
@@ -162,7 +162,7 @@ def train_records(
             saved_model=saved_model,
             network_facts={
                 "name": plan.network,
-                "backbone_weights": classifier.weights,
+                **classifier.weights_record(),
                 "parameters": report["parameters"],
             },
             provenance={
@@ -187,8 +187,9 @@ def _classifier(plan: TrainingPlan, *, size_px: int) -> Classifier:
     )
     if plan.train == TRAIN_HEAD:
         if plan.weights == WEIGHTS_AUTO and not classifier.pretrained:
+            words = weights_words(classifier.weights_record())
             raise DataError(
-                f"the backbone's weights would be {classifier.weights}, and a head on a random "
+                f"the backbone's weights would be {words}, and a head on a random "
                 "backbone learns little; use --train all, another --network (efficientnet-lite0 "
                 "has its weights in a package), or --weights random if that is meant"
             )
