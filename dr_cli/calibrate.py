@@ -11,6 +11,7 @@ from dr_training.data.table import read_table
 from dr_training.gate import PASSED, Margins, gate, record_verdict, variant_kind
 from dr_training.origin import Judged, refuse_seen
 from dr_training.recalibrate import recalibrate
+from dr_training.remarks import REMARKS
 from dr_training.scoring import score_package
 from inference_image.model_spec import ModelSpec, load_model_spec
 
@@ -67,6 +68,8 @@ def recalibrate_package(
     print(f"calibration error {error['before']:.4f} → {error['after']:.4f} (on these images)")
     for point in made.spec.operating_points:
         print(f"{point.name}: threshold {point.threshold:.4f}")
+    for remark in record[REMARKS]:
+        print_note(remark)
     if made.document["metrics"] is not None:
         print("on the test part:")
         print_report(made.document["metrics"])

@@ -6,6 +6,7 @@ of grades 2 to 4, as the service computes it.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,10 @@ from dr_training.bootstrap import (
 )
 from dr_training.minimum import bounded_minimum
 from inference_image.contract import GRADE_LABELS, REFERABLE_FROM_GRADE, TASK_GRADE5
+
+# Between these a temperature is looked for; beyond them answers are not those of a grader.
+LOWEST_TEMPERATURE: Final = 0.2
+HIGHEST_TEMPERATURE: Final = 8.0
 
 Floats = NDArray[np.floating]
 Grades = NDArray[np.integer]
@@ -115,14 +120,19 @@ def expected_calibration_error(positive: NDArray[np.bool_], score: Floats, bins:
 
 
 def fit_temperature(logits: Floats, truth: Grades) -> float:
-    """The temperature that minimises the log loss on validation data (Guo et al., 2017)."""
+    """The temperature that minimises the log loss on validation data (Guo et al., 2017).
+
+    Between `LOWEST_TEMPERATURE` and `HIGHEST_TEMPERATURE`; at one of them the best lies beyond, of
+    which `dr_training.remarks` tells.
+    """
     rows = np.arange(len(truth))
 
     def loss(log_temperature: float) -> float:
         chosen = softmax(logits, math.exp(log_temperature))[rows, truth]
         return -float(np.mean(np.log(np.maximum(chosen, 1e-12))))
 
-    return round(math.exp(bounded_minimum(loss, math.log(0.2), math.log(8))), 4)
+    bounds = math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE)
+    return round(math.exp(bounded_minimum(loss, *bounds)), 4)
 
 
 def threshold_for_sensitivity(positive: NDArray[np.bool_], score: Floats, wanted: float) -> float:

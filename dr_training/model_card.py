@@ -223,6 +223,8 @@ def _gate(document: Mapping[str, Any]) -> str:
 
 def _limits(document: Mapping[str, Any]) -> str:
     lines = [f"- {NOT_ASSESSED}"]
+    calibration = document.get("calibration") or {}
+    lines += [f"- {one[:1].upper()}{one[1:]}." for one in calibration.get("remarks", ())]
     if document.get("head_file") and "feature_map" in document["outputs"]:
         lines.append("- A heat map (Grad-CAM) shows what moved the answer, not where a lesion is.")
     else:

@@ -25,6 +25,7 @@ from dr_training.evaluate import expected_calibration_error, fit_temperature, so
 from dr_training.evaluation import evaluate
 from dr_training.operating_points import operating_points
 from dr_training.origin import RECORDS
+from dr_training.remarks import REMARKS, remarks
 from dr_training.scoring import Scored
 from inference_image.model_spec import (
     MODEL_JSON,
@@ -108,6 +109,7 @@ def recalibrate(
             "before": round(expected_calibration_error(graded.referable, graded.score), 4),
             "after": round(expected_calibration_error(graded.referable, after.score), 4),
         },
+        REMARKS: remarks(temperature=temperature, positive=graded.referable),
     }
     metrics = None
     if test is not None:
@@ -194,6 +196,8 @@ def _card(document: Mapping[str, Any], record: Mapping[str, Any]) -> str:
         for point in document["operating_points"]
     )
     error = record["expected_calibration_error"]
+    changed = f"{error['before']:.4f} → {error['after']:.4f}"
+    told = "".join(f" Note: {remark}." for remark in record[REMARKS])
     measured = (
         "Its figures on other images of the site are in `model.json`."
         if document["metrics"]
@@ -210,7 +214,7 @@ thresholds for {record["data"]}: {record["photographs"]:,} labelled images,
 {points}
 
 Temperature {record["temperature"]["before"]:g} → {record["temperature"]["after"]:g}; expected
-calibration error of P(referable) on these images {error["before"]:.4f} → {error["after"]:.4f}.
+calibration error of P(referable) on these images {changed}.{told}
 
 What follows is the card of the package that it was made from; its thresholds and figures are
 not this one's.

@@ -18,6 +18,7 @@ from dr_training.networks import head_layers
 from dr_training.operating_points import HIGH_SENSITIVITY, operating_points
 from dr_training.origin import RECORDS, origin_of
 from dr_training.quantise import Runner, convert
+from dr_training.remarks import REMARKS, remarks
 from inference_image.contract import (
     NOT_A_DEVICE,
     NOT_ASSESSED,
@@ -78,6 +79,7 @@ def package_network(
             name: round(evaluate.expected_calibration_error(positive, one), 4)
             for name, one in (("before", raw), ("after", score))
         },
+        REMARKS: remarks(temperature=temperature, positive=positive),
     }
     points = operating_points(
         positive, score, sensitivity=aim, specificity=aim, data="the validation part"

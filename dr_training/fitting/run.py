@@ -41,6 +41,7 @@ from dr_training.fitting.plan import (
 from dr_training.fitting.results import NETWORK, PACKAGE, RECORDS_SHA256, REPORT
 from dr_training.fitting.strategies import Devices, choose_devices
 from dr_training.networks import Classifier, build_classifier
+from dr_training.remarks import REMARKS
 from inference_image.model_spec import file_sha256
 
 _DIGITS: Final = 4
@@ -153,7 +154,7 @@ def train_records(
         if keras_file:
             _write_network(out / NETWORK, network)
         package = folder / PACKAGE
-        package_network(
+        spec = package_network(
             network,
             data,
             folder=package,
@@ -171,6 +172,7 @@ def train_records(
                 **{k: report[k] for k in ("plan", "best_epoch", "devices", "environment")},
             },
         )
+        report[REMARKS] = spec.raw["calibration"][REMARKS]
         _write_report(folder / REPORT, report)
     return Trained(report=report, package=package)
 

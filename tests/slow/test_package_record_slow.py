@@ -50,7 +50,7 @@ assert code == 0
 def test_a_package_says_whose_its_intervals_are_and_where_it_comes_from(
     training_python: Path, repository: Path, tmp_path: Path
 ) -> None:
-    _run(training_python, "-c", TRAINED.format(folder=str(tmp_path)), cwd=repository)
+    said = _run(training_python, "-c", TRAINED.format(folder=str(tmp_path)), cwd=repository)
     package = tmp_path / "out" / "package"
     spec = load_model_spec(package)
     table = read_table(tmp_path / "table.csv")
@@ -72,5 +72,12 @@ def test_a_package_says_whose_its_intervals_are_and_where_it_comes_from(
     assert (record["table_sha256"], record["split_sha256"]) == (table.digest, split.digest)
     assert (record["trained_on"], record["measured_on"]) == ("train", "test")
     assert refuse_seen(spec, test) == ""
+
+    # 25 photographs chose temperature and thresholds.
+    few = [one for one in report["remarks"] if "chose temperature and thresholds" in one]
+    assert len(few) == 1
+    assert spec.raw["calibration"]["remarks"] == report["remarks"]
+    assert all(f"note: {one}" in said for one in report["remarks"])
+    assert f"- {few[0][:1].upper()}{few[0][1:]}." in card
     text = (package / "model.json").read_text()
     assert not any(name in text for one in table for name in (one.id, one.patient, one.sha256))

@@ -99,6 +99,7 @@ def test_a_package_is_recalibrated_for_a_site_and_gated(run: Run, site: Path) ->
     assert code == 0
     assert "80 images chose: 80 gradable, 48 referable" in out
     assert "on the test part:" in out
+    assert "note: only 48 referable photographs and 32 others chose temperature" in out
     spec = load_model_spec(Path("small-site"))
     assert spec.id == "small-site"
     assert spec.raw["calibration"]["data"] == "table, part validation of split"
