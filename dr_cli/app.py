@@ -1314,6 +1314,9 @@ def data_prepare(
     records_per_shard: Annotated[int, typer.Option(min=1, help="Records of one file.")] = 1000,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Processes.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Order of the records.")] = 0,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace records of other data in --out.")
+    ] = False,
 ) -> None:
     """Prepare photographs as the service does, and write TFRecord files."""
     from dr_cli.data import prepare_records
@@ -1330,6 +1333,7 @@ def data_prepare(
         records_per_shard=records_per_shard,
         workers=workers,
         seed=seed,
+        replace=replace,
     )
 
 

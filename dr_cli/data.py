@@ -105,6 +105,7 @@ def prepare_records(
     records_per_shard: int,
     workers: int,
     seed: int,
+    replace: bool,
 ) -> None:
     """Write records of a table and its split, and say what became of every photograph."""
     table = read_table(table_path)
@@ -132,6 +133,7 @@ def prepare_records(
             out,
             plan=plan,
             workers=workers,
+            replace=replace,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     for reason in report.unreadable[:_MOST_NAMED]:

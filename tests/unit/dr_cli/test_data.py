@@ -57,6 +57,20 @@ def test_from_photographs_to_checked_records(run: Run, table: str) -> None:
     assert (code, "every record is whole" in out) == (0, True)
 
 
+def test_older_records_are_replaced_where_that_is_said(run: Run, table: str) -> None:
+    assert run("data", "split", table, "--out", "split.csv")[0] == 0
+    prepare = ("data", "prepare", table, "--split", "split.csv", "--out", "records")
+    assert run(*prepare, "--size-px", "64")[0] == 0
+    before = Path("records/manifest.json").read_bytes()
+    code, _, err = run(*prepare, "--size-px", "80")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "records that were prepared in another way; name a new folder, or" in err
+    assert Path("records/manifest.json").read_bytes() == before
+    assert run(*prepare, "--size-px", "64")[0] == 0
+    assert run(*prepare, "--size-px", "80", "--replace")[0] == 0
+    assert '"size_px": 80' in Path("records/manifest.json").read_text()
+
+
 def test_photographs_that_became_unreadable_are_named(run: Run, table: str) -> None:
     assert run("data", "split", table, "--out", "split.csv")[0] == 0
     Path("drawn/grade2-seed1.jpg").unlink()
