@@ -1242,6 +1242,10 @@ def data_table(
     keep_unreadable: Annotated[
         bool, typer.Option(help="Keep files that cannot be read, marked, instead of refusing.")
     ] = False,
+    headers_only: Annotated[
+        bool,
+        typer.Option("--headers-only", help="Do not decode the photographs: for large data sets."),
+    ] = False,
 ) -> None:
     """Read a data set into one table, and report duplicates."""
     from dr_cli.data import make_table
@@ -1256,6 +1260,7 @@ def data_table(
         patient_column=patient_column,
         eye_column=eye_column,
         keep_unreadable=keep_unreadable,
+        headers_only=headers_only,
     )
 
 

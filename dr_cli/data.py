@@ -39,6 +39,7 @@ def make_table(
     patient_column: str | None,
     eye_column: str | None,
     keep_unreadable: bool,
+    headers_only: bool,
 ) -> None:
     """Write the table of a data set, and say what is in it."""
     options = Options(
@@ -48,6 +49,7 @@ def make_table(
         patient_column=patient_column,
         eye_column=eye_column,
         keep_unreadable=keep_unreadable,
+        headers_only=headers_only,
     )
     reading = read(kind, source, options)
     _file_to_write(out)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dr_training.data.faults import DataError
-from dr_training.data.readers import LIMITS
+from dr_training.data.readers import LIMITS, why_not_whole
 from dr_training.data.records import RecordWriter, encode_example
 from dr_training.data.splits import TRAIN, Split, refuse_leaks
 from dr_training.data.table import (
@@ -51,7 +51,7 @@ from dr_training.data.table import (
     write_whole,
 )
 from dr_training.recipe import MASK_RADIUS_FRACTION, MIN_RADIUS_PX
-from inference_image.decoding import PhotographError
+from inference_image.decoding import PhotographError, measure
 from inference_image.fundus import QualityGate
 from inference_image.model_spec import ModelSpec, file_sha256
 from inference_image.predictor import read_photograph
@@ -308,6 +308,8 @@ def _prepare(
             outcome = _Outcome(status=UNLABELLED if one.grade is None else LEFT_OUT)
             if not one.readable:
                 reason = "it could not be read when the table was made"
+                if told := _why_unreadable(one):
+                    reason += f": {told}"
                 outcome = _Outcome(status=UNREADABLE, reasons=reason)
             rows[one.id] = _qc_row(one, "", outcome, "", "")
     _write_qc(out / QC, [rows[one.id] for one in table])
@@ -456,6 +458,17 @@ def _prepare_one(job: tuple[Photograph, Plan]) -> _Outcome:
     if quality.gradable or plan.keep_ungradable:
         encoded = encode_picture(prepared.pixels, plan.image_format)
     return _Outcome(status=status, reasons=" ".join(quality.reasons), encoded=encoded, facts=facts)
+
+
+def _why_unreadable(one: Photograph) -> str:
+    """What a table only marks; empty where the file can be read by now."""
+    try:
+        data = Path(one.path).read_bytes()
+        return why_not_whole(data, measure(data, limits=LIMITS) or (0, 0))
+    except OSError as error:
+        return (error.strerror or "cannot be read").lower()
+    except PhotographError as error:
+        return str(error)
 
 
 def encode_picture(pixels: NDArray[np.uint8], image_format: str) -> bytes:
