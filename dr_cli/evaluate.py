@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from rich.progress import Progress
 from rich.table import Table as Grid
 
@@ -20,7 +21,11 @@ from dr_training.data.readers import PUBLISHED_SPLIT, read
 from dr_training.data.splits import TEST, published_split, read_split
 from dr_training.data.table import Table, read_table
 from dr_training.evaluation import check_choices, evaluate
-from dr_training.evaluation_page import estimate, write_evaluation
+from dr_training.evaluation_page import (
+    estimate,
+    write_answers,
+    write_evaluation,
+)
 from dr_training.origin import Judged, refuse_seen
 from dr_training.scoring import ModelAnswer, Scored, score_answers, score_package
 from inference_image.headers import sniff
@@ -70,8 +75,11 @@ def evaluate_model(
         thresholds = {point.name: point.threshold for point in spec.operating_points}
     print_note(seen)
     _name_failures(scored)
-    if not scored.gradable.any() and scored.failed.any():
-        raise CommandError(f"no photograph was graded: {scored.reasons[0]}")
+    if not scored.gradable.any():
+        answers_file = write_answers(scored, out)
+        first = int(np.argmax(scored.failed))
+        why = f": {scored.reasons[first]}" if scored.failed.any() else ", all are ungradable"
+        raise CommandError(f"no photograph was graded{why}; {answers_file} has a row for each")
     report = {
         "model": facts,
         "data": data,

@@ -79,6 +79,44 @@ def test_a_model_is_evaluated_on_one_part(run: Run, site: Path) -> None:
     assert Path("result/confusion.png").stat().st_size > 1000
 
 
+@pytest.fixture
+def drawn(run: Run, repository: Path, tmp_path: Path) -> Path:
+    """A package for camera photographs, and ten drawn ones in a table."""
+    assert run("draw", "--out", "drawn", "--count", "2", "--size-px", "200")[0] == 0
+    assert run("data", "table", "drawn", "drawn", "--out", "drawn.csv")[0] == 0
+    return Path(shutil.copytree(repository / "tests" / "data" / "tiny-model", tmp_path / "camera"))
+
+
+def test_results_of_before_are_not_left_beside_an_evaluation_that_graded_nothing(
+    run: Run, drawn: Path
+) -> None:
+    command = ("evaluate", "drawn.csv", "--draws", "20", "--out", "result")
+    names = ["confusion.png", "predictions.csv", "report.json", "report.md", "roc.png"]
+    Path("result").mkdir()
+    Path("result/mine.txt").write_text("not of an evaluation")
+    for ways, sentence in (
+        (("--url", "http://127.0.0.1:9"), "no photograph was graded: "),
+        (("--model", "strict"), "no photograph was graded, all are ungradable; "),
+    ):
+        assert run(*command, "--model", str(drawn))[0] == 0
+        assert sorted(path.name for path in Path("result").iterdir()) == sorted(
+            [*names, "mine.txt"]
+        )
+        strict = Path("strict")
+        shutil.rmtree(strict, ignore_errors=True)
+        document = json.loads((Path(shutil.copytree(drawn, strict)) / "model.json").read_text())
+        document["quality_gate"] = {**document["quality_gate"], "min_level": 250.0}
+        (strict / "model.json").write_text(json.dumps(document))
+        code, _, err = run(*command, *ways)
+        assert (code, err.count("\n")) == (1, 1)
+        assert sentence in err
+        assert "result/predictions.csv has a row for each" in err
+        assert sorted(path.name for path in Path("result").iterdir()) == ["mine.txt", names[1]]
+        rows = Path("result/predictions.csv").read_text().splitlines()[1:]
+        assert len(rows) == 10
+        assert not any(",graded," in row for row in rows)
+
+
 def test_a_medmnist_file_needs_no_table(run: Run, site: Path) -> None:
     arguments = ("evaluate", "--npz", "site.npz", "--model", str(site), "--out", "result")
     arguments += ("--draws", "20")
