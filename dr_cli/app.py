@@ -223,10 +223,13 @@ def evaluate(
     ] = 1000,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out/evaluation"),
 ) -> None:
-    """Score a model on labelled photographs: figures with intervals, page and pictures."""
+    """Score a model on labelled photographs: figures with intervals, page and pictures.
+
+    The exit code is 1 where a photograph failed (not where it is ungradable).
+    """
     from dr_cli.evaluate import evaluate_model
 
-    evaluate_model(
+    failed = evaluate_model(
         table,
         npz=npz,
         split=split,
@@ -240,6 +243,7 @@ def evaluate(
         draws=draws,
         out=out,
     )
+    raise typer.Exit(1 if failed else 0)
 
 
 @local_app.command("up")

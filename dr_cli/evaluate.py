@@ -1,5 +1,6 @@
 """`dr evaluate`: scores a model on labelled photographs, here or over HTTP."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from dr_training.data.splits import TEST, published_split, read_split
 from dr_training.data.table import Table, read_table
 from dr_training.evaluation import check_choices, evaluate
 from dr_training.evaluation_page import (
+    PREDICTIONS,
     estimate,
     write_answers,
     write_evaluation,
@@ -47,8 +49,12 @@ def evaluate_model(
     by: Sequence[str],
     draws: int,
     out: Path,
-) -> None:
-    """Ask about every photograph, write the report, and print its figures."""
+) -> int:
+    """Ask about every photograph, write the report, and print its figures.
+
+    Returns:
+        How many photographs failed, which are in no figure. Ungradable ones have not failed.
+    """
     if sum(choice is not None for choice in (endpoint, url, model)) > 1:
         raise CommandError("choose one of --endpoint, --url and --model")
     judged, data = _judged(table_path, npz=npz, split=split, part=part)
@@ -91,6 +97,15 @@ def evaluate_model(
     files = write_evaluation(report, scored, out, title=title)
     print_report(report)
     print(f"report in {files[1]}")
+    failed = int(scored.failed.sum())
+    if failed:
+        # A script that goes by the exit code reads why on stderr.
+        print(
+            f"dr: {failed:,} of {len(scored):,} photographs failed, and the figures are of the "
+            f"others; {out / PREDICTIONS} says why",
+            file=sys.stderr,
+        )
+    return failed
 
 
 def print_report(report: Mapping[str, Any]) -> None:

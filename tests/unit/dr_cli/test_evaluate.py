@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dr_cli import __main__ as program
 from dr_cli.quantise import quantise_package
@@ -85,6 +86,28 @@ def drawn(run: Run, repository: Path, tmp_path: Path) -> Path:
     assert run("draw", "--out", "drawn", "--count", "2", "--size-px", "200")[0] == 0
     assert run("data", "table", "drawn", "drawn", "--out", "drawn.csv")[0] == 0
     return Path(shutil.copytree(repository / "tests" / "data" / "tiny-model", tmp_path / "camera"))
+
+
+def test_a_photograph_that_failed_ends_with_another_exit_code_than_an_ungradable_one(
+    run: Run, drawn: Path
+) -> None:
+    command = ("evaluate", "drawn.csv", "--model", str(drawn), "--draws", "20", "--out", "result")
+    assert run(*command)[0] == 0
+    # One of the ten becomes ungradable: dark. Another is gone.
+    dark = Path("drawn/grade0-seed0.jpg")
+    Image.open(dark).point(lambda value: value // 20).save(dark)
+    code, out, err = run(*command)
+    assert (code, err) == (0, "")
+    assert "9 graded, 1 ungradable, 0 failed" in out
+    Path("drawn/grade1-seed1.jpg").unlink()
+    code, out, err = run(*command)
+    assert code == 1
+    assert "8 graded, 1 ungradable, 1 failed" in out
+    assert err.startswith("dr: 1 of 10 photographs failed, and the figures are of the others; ")
+    assert err.count("\n") == 1
+    assert "result/predictions.csv" in err
+    # The report is there all the same.
+    assert json.loads(Path("result/report.json").read_text())["ungradable"]["failed"] == 1
 
 
 def test_results_of_before_are_not_left_beside_an_evaluation_that_graded_nothing(
