@@ -5,10 +5,11 @@
     >>> refuse_seen(spec, Judged.of(table, split=another, part="test"))
     DataError: package mine was trained on another split of this table, so photographs that …
 
-The record is `provenance.records` of `model.json`. It names no photograph and no patient, so it
-tells only of a table that is the very same (ids, patients, grades and contents) which photographs
-of it were trained on: those of the training part. Of any other table nothing is known, and a note
-says so instead of a refusal.
+The record is `provenance.records` of `model.json`. It names no photograph and no patient, not by a
+digest either, for whoever holds a photograph could ask by it whether the patient was in the data.
+So it tells only of a table that is the very same (ids, patients, grades and contents) which
+photographs of it were trained on: those of the training part. Of any other table nothing is known,
+and a note says so instead of a refusal.
 """
 
 from collections.abc import Mapping
