@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dr_training.bootstrap import bootstrap_figures
 from dr_training.evaluate import quadratic_weighted_kappa
-from dr_training.evaluation import bootstrap_figures
 from dr_training.exact_interval import effective_number, exact_interval
 
 SENSITIVITY: Final = 0.85

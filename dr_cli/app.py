@@ -223,10 +223,13 @@ def evaluate(
     ] = 1000,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out/evaluation"),
 ) -> None:
-    """Score a model on labelled photographs: figures with intervals, page and pictures."""
+    """Score a model on labelled photographs: figures with intervals, page and pictures.
+
+    The exit code is 1 where a photograph failed (not where it is ungradable).
+    """
     from dr_cli.evaluate import evaluate_model
 
-    evaluate_model(
+    failed = evaluate_model(
         table,
         npz=npz,
         split=split,
@@ -240,6 +243,7 @@ def evaluate(
         draws=draws,
         out=out,
     )
+    raise typer.Exit(1 if failed else 0)
 
 
 @local_app.command("up")
@@ -1242,6 +1246,10 @@ def data_table(
     keep_unreadable: Annotated[
         bool, typer.Option(help="Keep files that cannot be read, marked, instead of refusing.")
     ] = False,
+    headers_only: Annotated[
+        bool,
+        typer.Option("--headers-only", help="Do not decode the photographs: for large data sets."),
+    ] = False,
 ) -> None:
     """Read a data set into one table, and report duplicates."""
     from dr_cli.data import make_table
@@ -1256,6 +1264,7 @@ def data_table(
         patient_column=patient_column,
         eye_column=eye_column,
         keep_unreadable=keep_unreadable,
+        headers_only=headers_only,
     )
 
 
@@ -1314,6 +1323,9 @@ def data_prepare(
     records_per_shard: Annotated[int, typer.Option(min=1, help="Records of one file.")] = 1000,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Processes.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Order of the records.")] = 0,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace records of other data in --out.")
+    ] = False,
 ) -> None:
     """Prepare photographs as the service does, and write TFRecord files."""
     from dr_cli.data import prepare_records
@@ -1330,6 +1342,7 @@ def data_prepare(
         records_per_shard=records_per_shard,
         workers=workers,
         seed=seed,
+        replace=replace,
     )
 
 

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+from dr_cli.console import print_note
 from dr_cli.errors import CommandError
 from dr_cli.evaluate import members, print_report
 from dr_cli.packages import opened_package, require_files
 from dr_training.data.splits import TEST, VALIDATION
 from dr_training.data.table import read_table
 from dr_training.gate import PASSED, Margins, gate, record_verdict, variant_kind
+from dr_training.origin import Judged, refuse_seen
 from dr_training.recalibrate import recalibrate
+from dr_training.remarks import REMARKS
 from dr_training.scoring import score_package
 from inference_image.model_spec import ModelSpec, load_model_spec
 
@@ -28,16 +31,17 @@ def recalibrate_package(
     """Write a package with the site's temperature and thresholds, and say what changed."""
     table = read_table(table_path)
     if split_path is None:
-        choosing, testing = table.photographs, None
+        choosing, testing = Judged(table=table, split=None, part=None), None
         if prevalence is not None:
             raise CommandError("--prevalence needs a --split with a test part to measure on")
     else:
         choosing = members(table, split_path, VALIDATION)
         testing = members(table, split_path, TEST)
-    with opened_package(package) as (folder, _):
+    with opened_package(package) as (folder, spec):
+        print_note(refuse_seen(spec, choosing))
         made = recalibrate(
             folder,
-            score_package(folder, choosing),
+            score_package(folder, choosing.photographs),
             out,
             model_id=model_id or out.name,
             data=table_path.stem
@@ -45,9 +49,14 @@ def recalibrate_package(
             else f"{table_path.stem}, part {VALIDATION} of {split_path.stem}",
             sensitivity=sensitivity,
             specificity=specificity,
-            test=None if testing is None else score_package(folder, testing),
+            test=None if testing is None else score_package(folder, testing.photographs),
             prevalence=prevalence,
             draws=draws,
+            records={
+                **choosing.digests(),
+                "chosen_on": choosing.part,
+                "measured_on": None if testing is None else testing.part,
+            },
         )
     record = made.document["calibration"]
     error, temperature = record["expected_calibration_error"], record["temperature"]
@@ -59,6 +68,8 @@ def recalibrate_package(
     print(f"calibration error {error['before']:.4f} → {error['after']:.4f} (on these images)")
     for point in made.spec.operating_points:
         print(f"{point.name}: threshold {point.threshold:.4f}")
+    for remark in record[REMARKS]:
+        print_note(remark)
     if made.document["metrics"] is not None:
         print("on the test part:")
         print_report(made.document["metrics"])
@@ -85,11 +96,11 @@ def gate_package(
     if not candidate.is_dir():
         raise CommandError(f"{candidate} is no folder; the verdict is written into its model.json")
     table = read_table(table_path)
-    photographs = table.photographs
+    judged = Judged(table=table, split=None, part=None)
     data = table_path.stem
     if split_path is not None:
         wanted = part or TEST
-        photographs = members(table, split_path, wanted)
+        judged = members(table, split_path, wanted)
         data = f"{data}, part {wanted} of {split_path.stem}"
     elif part is not None:
         raise CommandError("--part needs a --split")
@@ -97,6 +108,12 @@ def gate_package(
     require_files(candidate_spec, candidate)
     with opened_package(reference) as (folder, reference_spec):
         _check_pair(candidate_spec, reference_spec)
+        # Mostly one sentence of both, since a variant has the record of what it was made of.
+        for note in dict.fromkeys(
+            refuse_seen(one, judged) for one in (reference_spec, candidate_spec)
+        ):
+            print_note(note)
+        photographs = judged.photographs
         name = operating_point or reference_spec.default_operating_point
         verdict = gate(
             score_package(folder, photographs),

@@ -87,3 +87,9 @@ class Steps:
         line.add_column()
         line.add_row(f" {mark}", Text.assemble(text, (f" ({seconds:.1f} s)", "dim")))
         self.console.print(line)
+
+
+def print_note(text: str) -> None:
+    """One line about the data, where there is something to say."""
+    if text:
+        print(f"note: {text}")

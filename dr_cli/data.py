@@ -39,6 +39,7 @@ def make_table(
     patient_column: str | None,
     eye_column: str | None,
     keep_unreadable: bool,
+    headers_only: bool,
 ) -> None:
     """Write the table of a data set, and say what is in it."""
     options = Options(
@@ -48,6 +49,7 @@ def make_table(
         patient_column=patient_column,
         eye_column=eye_column,
         keep_unreadable=keep_unreadable,
+        headers_only=headers_only,
     )
     reading = read(kind, source, options)
     _file_to_write(out)
@@ -105,6 +107,7 @@ def prepare_records(
     records_per_shard: int,
     workers: int,
     seed: int,
+    replace: bool,
 ) -> None:
     """Write records of a table and its split, and say what became of every photograph."""
     table = read_table(table_path)
@@ -132,6 +135,7 @@ def prepare_records(
             out,
             plan=plan,
             workers=workers,
+            replace=replace,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     for reason in report.unreadable[:_MOST_NAMED]:

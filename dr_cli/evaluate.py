@@ -1,14 +1,16 @@
 """`dr evaluate`: scores a model on labelled photographs, here or over HTTP."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from rich.progress import Progress
 from rich.table import Table as Grid
 
-from dr_cli.console import make_console
+from dr_cli.console import make_console, print_note
 from dr_cli.errors import CommandError
 from dr_cli.folders import result_folder
 from dr_cli.packages import opened_package, package_or_default
@@ -18,9 +20,15 @@ from dr_experiments.targets import Payload, Target
 from dr_training.data.faults import DataError
 from dr_training.data.readers import PUBLISHED_SPLIT, read
 from dr_training.data.splits import TEST, published_split, read_split
-from dr_training.data.table import Photograph, Table, read_table
+from dr_training.data.table import Table, read_table
 from dr_training.evaluation import check_choices, evaluate
-from dr_training.evaluation_page import estimate, write_evaluation
+from dr_training.evaluation_page import (
+    PREDICTIONS,
+    estimate,
+    write_answers,
+    write_evaluation,
+)
+from dr_training.origin import Judged, refuse_seen
 from dr_training.scoring import ModelAnswer, Scored, score_answers, score_package
 from inference_image.headers import sniff
 
@@ -41,38 +49,63 @@ def evaluate_model(
     by: Sequence[str],
     draws: int,
     out: Path,
-) -> None:
-    """Ask about every photograph, write the report, and print its figures."""
+) -> int:
+    """Ask about every photograph, write the report, and print its figures.
+
+    Returns:
+        How many photographs failed, which are in no figure. Ungradable ones have not failed.
+    """
     if sum(choice is not None for choice in (endpoint, url, model)) > 1:
         raise CommandError("choose one of --endpoint, --url and --model")
-    photographs, data = _photographs(table_path, npz=npz, split=split, part=part)
+    judged, data = _judged(table_path, npz=npz, split=split, part=part)
+    photographs = judged.photographs
     if not photographs:
         raise CommandError(f"there is no photograph in {data}")
     # Before thousands of photographs are asked about.
     check_choices(photographs, prevalence=prevalence, by=by)
-    result_folder(out)
     if url is not None or endpoint is not None:
+        result_folder(out)
+        seen = "a service does not say what its model was trained on, so whether these photographs "
+        seen += "are new to it is not known"
         with _target(url, endpoint, region) as target, _Bar() as bar:
             answers = _Service(target)
             scored = score_answers(photographs, answers, progress=bar)
         facts, thresholds = answers.facts(), answers.thresholds
     else:
-        with opened_package(package_or_default(model)) as (folder, spec), _Bar() as bar:
-            scored = score_package(folder, photographs, progress=bar)
+        with opened_package(package_or_default(model)) as (folder, spec):
+            seen = refuse_seen(spec, judged)
+            result_folder(out)
+            with _Bar() as bar:
+                scored = score_package(folder, photographs, progress=bar)
         facts = {"id": spec.id, "sha256": spec.sha256}
         thresholds = {point.name: point.threshold for point in spec.operating_points}
+    print_note(seen)
     _name_failures(scored)
-    if not scored.gradable.any() and scored.failed.any():
-        raise CommandError(f"no photograph was graded: {scored.reasons[0]}")
+    if not scored.gradable.any():
+        answers_file = write_answers(scored, out)
+        first = int(np.argmax(scored.failed))
+        why = f": {scored.reasons[first]}" if scored.failed.any() else ", all are ungradable"
+        raise CommandError(f"no photograph was graded{why}; {answers_file} has a row for each")
     report = {
         "model": facts,
         "data": data,
+        # What a reader of the figures must know, and nothing where all is well.
+        **({"note": seen} if seen else {}),
         **evaluate(scored, thresholds=thresholds, prevalence=prevalence, by=by, draws=draws),
     }
     title = f"Evaluation of {facts['id']} on {data}"
     files = write_evaluation(report, scored, out, title=title)
     print_report(report)
     print(f"report in {files[1]}")
+    failed = int(scored.failed.sum())
+    if failed:
+        # A script that goes by the exit code reads why on stderr.
+        print(
+            f"dr: {failed:,} of {len(scored):,} photographs failed, and the figures are of the "
+            f"others; {out / PREDICTIONS} says why",
+            file=sys.stderr,
+        )
+    return failed
 
 
 def print_report(report: Mapping[str, Any]) -> None:
@@ -100,9 +133,9 @@ def print_report(report: Mapping[str, Any]) -> None:
     make_console().print(grid)
 
 
-def _photographs(
+def _judged(
     table_path: Path | None, *, npz: Path | None, split: Path | None, part: str | None
-) -> tuple[tuple[Photograph, ...], str]:
+) -> tuple[Judged, str]:
     if (table_path is None) == (npz is None):
         raise CommandError("name a table of `dr data table`, or a MedMNIST file with --npz")
     if npz is not None:
@@ -116,25 +149,25 @@ def _photographs(
     if split is None:
         if part is not None:
             raise CommandError("--part needs a --split")
-        return table.photographs, table_path.name
+        return Judged(table=table, split=None, part=None), table_path.name
     wanted = part or TEST
     return members(table, split, wanted), f"{table_path.name}, part {wanted} of {split.name}"
 
 
-def members(table: Table, split_path: Path, part: str) -> tuple[Photograph, ...]:
-    """Photographs of one part of a split, which must not be empty."""
-    found = read_split(split_path, table).members(table, part)
-    if not found:
+def members(table: Table, split_path: Path, part: str) -> Judged:
+    """One part of a split, which must not be empty."""
+    judged = Judged(table=table, split=read_split(split_path, table), part=part)
+    if not judged.photographs:
         raise DataError(f"{split_path} puts no photograph in the part {part!r}")
-    return found
+    return judged
 
 
-def _published(table: Table, part: str, npz: Path) -> tuple[Photograph, ...]:
-    found = published_split(table, PUBLISHED_SPLIT).members(table, part)
-    if not found:
+def _published(table: Table, part: str, npz: Path) -> Judged:
+    judged = Judged(table=table, split=published_split(table, PUBLISHED_SPLIT), part=part)
+    if not judged.photographs:
         parts = sorted({one.extra[PUBLISHED_SPLIT] for one in table})
         raise CommandError(f"{npz} has no part {part!r}; it has {', '.join(parts)}")
-    return found
+    return judged
 
 
 @contextmanager

@@ -124,7 +124,9 @@ def _facts(spec: ModelSpec) -> list[tuple[str, str]]:
     if variant := spec.raw.get("variant"):
         facts.append(("variant", f"{variant['kind']} of {variant['from']['id']}"))
     if network:
-        facts.append(("network", ", ".join(f"{k} {v}" for k, v in network.items())))
+        facts.append(
+            ("network", ", ".join(f"{k} {v}" for k, v in network.items() if v is not None))
+        )
     if figures := held_out(spec):
         facts.append(("held out", figures))
     if gate := spec.raw.get("gate"):

@@ -6,13 +6,15 @@ from typing import Any
 
 from rich.table import Table as Grid
 
-from dr_cli.console import make_console
+from dr_cli.console import make_console, print_note
 from dr_training.data.faults import DataError
 from dr_training.data.splits import TEST, TRAIN, VALIDATION, read_split
 from dr_training.data.table import read_table, write_whole
 from dr_training.gate import Margins
 from dr_training.model_card import estimate_words
+from dr_training.origin import Judged, refuse_seen
 from inference_image.contract import NOT_A_DEVICE
+from inference_image.model_spec import load_model_spec
 
 SUMMARY_JSON = "variants.json"
 SUMMARY_PAGE = "variants.md"
@@ -41,6 +43,10 @@ def quantise_package(
     for name, members in parts.items():
         if not members:
             raise DataError(f"{split} puts no photograph in the part {name!r}")
+    # Before TensorFlow is started: the test part measures and gates every variant.
+    print_note(
+        refuse_seen(load_model_spec(Path(package)), Judged(table=rows, split=division, part=TEST))
+    )
     from dr_training.quantise import INT8, VARIANTS
     from dr_training.variants import AWARE, Aims, Aware, Parts, make_variants
 

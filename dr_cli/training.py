@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dr_cli.console import print_note
+from dr_training.backbones import weights_words
 from dr_training.data.faults import DataError
 from dr_training.fitting.plan import TrainingPlan
+from dr_training.remarks import REMARKS
 
 _STOPPED = 128 + signal.SIGTERM
 
@@ -27,7 +30,7 @@ def train(*, records: str, out: str, plan: dict[str, Any], choices: dict[str, An
         raise DataError(str(error)) from None
     report = trained.report
     best = report["validation"]
-    print(f"backbone's weights at the start: {report['backbone_weights']}")
+    print(f"backbone's weights at the start: {weights_words(report)}")
     print(
         f"best epoch {report['best_epoch']} of {report['epochs']} "
         f"(n = {report['photographs']['validation']:,} for validation): "
@@ -35,6 +38,8 @@ def train(*, records: str, out: str, plan: dict[str, Any], choices: dict[str, An
             f"{k} {best[k]:.4f}" for k in ("accuracy", "kappa", "auc") if best[k] is not None
         )
     )
+    for remark in report.get(REMARKS, ()):
+        print_note(remark)
     if trained.package is not None:
         print(f"package in {trained.package}")
     return 0
@@ -83,7 +88,7 @@ def fit_linear_head(
         model_id=model_id,
     )
     best = report["validation"]
-    print(f"backbone's weights: {report['backbone_weights']}")
+    print(f"backbone's weights: {weights_words(report)}")
     print(f"penalty {report['penalty']:g}, chosen by cross-validation on the training part")
     print(
         f"validation (n = {report['photographs']['validation']:,}): "
@@ -91,6 +96,8 @@ def fit_linear_head(
             f"{k} {best[k]:.4f}" for k in ("accuracy", "kappa", "auc") if best[k] is not None
         )
     )
+    for remark in report[REMARKS]:
+        print_note(remark)
     print(f"package in {Path(out) / 'package'}")
     return 0
 

@@ -10,8 +10,9 @@ imported to read this table.
 """
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dr_training.data.faults import DataError
 
@@ -20,6 +21,9 @@ WEIGHTS_RANDOM: Final = "random"
 WEIGHTS_IMAGENET: Final = "imagenet"
 WEIGHTS_AUTO: Final = "auto"
 WEIGHTS: Final = (WEIGHTS_AUTO, WEIGHTS_IMAGENET, WEIGHTS_RANDOM)
+# In reports and packages: where they are from, and why they are random where others were wanted.
+BACKBONE_WEIGHTS: Final = "backbone_weights"
+WHY_RANDOM: Final = "why_random"
 
 # keras.applications.imagenet_utils: mode "tf".
 MINUS_ONE_TO_ONE: Final = "minus_one_to_one"
@@ -151,3 +155,25 @@ def backbone(name: str) -> Backbone:
     raise DataError(
         f"there is no network {name!r}; {meant}all {len(BACKBONES)}: {', '.join(BACKBONE_NAMES)}"
     )
+
+
+def weights_words(record: Mapping[str, Any]) -> str:
+    """`random (ImageNet's weights of VGG16 cannot be had: …)`: a line for people.
+
+    Args:
+        record: with `backbone_weights`, and `why_random` where others were wanted.
+    """
+    reason = record.get(WHY_RANDOM)
+    return f"{record[BACKBONE_WEIGHTS]} ({reason})" if reason else str(record[BACKBONE_WEIGHTS])
+
+
+def weights_and_reason(record: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Where weights are from, and why they are random although ImageNet's were asked for."""
+    weights = str(record[BACKBONE_WEIGHTS])
+    if WHY_RANDOM in record:
+        return weights, record[WHY_RANDOM]
+    # Reports from before the field said it in brackets.
+    random, bracket, reason = weights.partition(f"{WEIGHTS_RANDOM} (")
+    if random or not bracket:
+        return weights, None
+    return WEIGHTS_RANDOM, reason.removesuffix(")")

@@ -5,26 +5,30 @@ of grades 2 to 4, as the service computes it.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dr_training.bootstrap import (
+    DRAWS,
+    Index,
+    bootstrap_figures,
+    exact_at_the_ends,
+    resampled,
+    rounded,
+    units,
+)
 from dr_training.minimum import bounded_minimum
 from inference_image.contract import GRADE_LABELS, REFERABLE_FROM_GRADE, TASK_GRADE5
 
+# Between these a temperature is looked for; beyond them answers are not those of a grader.
+LOWEST_TEMPERATURE: Final = 0.2
+HIGHEST_TEMPERATURE: Final = 8.0
+
 Floats = NDArray[np.floating]
 Grades = NDArray[np.integer]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A figure and the bounds of its percentile bootstrap interval (95 % by default)."""
-
-    value: float
-    low: float
-    high: float
 
 
 def softmax(logits: Floats, temperature: float = 1.0) -> NDArray[np.float64]:
@@ -115,47 +119,20 @@ def expected_calibration_error(positive: NDArray[np.bool_], score: Floats, bins:
     return total
 
 
-def bootstrap(
-    figure: Callable[..., float],
-    *columns: NDArray[np.generic],
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Estimate:
-    """Percentile bootstrap over photographs; draws in which the figure is NaN are left out."""
-    rng = np.random.default_rng(seed)
-    count = len(columns[0])
-    values = []
-    for _ in range(draws):
-        chosen = rng.integers(0, count, count)
-        values.append(figure(*(column[chosen] for column in columns)))
-    tail = (1 - level) / 2
-    low, high = np.nanquantile(values, [tail, 1 - tail])
-    return Estimate(value=figure(*columns), low=float(low), high=float(high))
-
-
-def exact_at_the_ends(estimate: Estimate, count: int, level: float = 0.95) -> Estimate:
-    """A share of 0 or 1 over `count` patients or photographs with its Clopper-Pearson interval.
-
-    A bootstrap of a share that is 1 draws nothing but 1, and would call it certain.
-    """
-    reach = 1 - ((1 - level) / 2) ** (1 / count) if count else math.nan
-    if estimate.value == 1:
-        return Estimate(value=1.0, low=1 - reach, high=1.0)
-    if estimate.value == 0:
-        return Estimate(value=0.0, low=0.0, high=reach)
-    return estimate
-
-
 def fit_temperature(logits: Floats, truth: Grades) -> float:
-    """The temperature that minimises the log loss on validation data (Guo et al., 2017)."""
+    """The temperature that minimises the log loss on validation data (Guo et al., 2017).
+
+    Between `LOWEST_TEMPERATURE` and `HIGHEST_TEMPERATURE`; at one of them the best lies beyond, of
+    which `dr_training.remarks` tells.
+    """
     rows = np.arange(len(truth))
 
     def loss(log_temperature: float) -> float:
         chosen = softmax(logits, math.exp(log_temperature))[rows, truth]
         return -float(np.mean(np.log(np.maximum(chosen, 1e-12))))
 
-    return round(math.exp(bounded_minimum(loss, math.log(0.2), math.log(8))), 4)
+    bounds = math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE)
+    return round(math.exp(bounded_minimum(loss, *bounds)), 4)
 
 
 def threshold_for_sensitivity(positive: NDArray[np.bool_], score: Floats, wanted: float) -> float:
@@ -195,46 +172,65 @@ def sensitivity_at_specificity(
 
 
 def grader_metrics(
-    logits: Floats, truth: Grades, *, temperature: float, thresholds: Mapping[str, float]
+    logits: Floats,
+    truth: Grades,
+    *,
+    temperature: float,
+    thresholds: Mapping[str, float],
+    patients: Sequence[str] = (),
 ) -> dict[str, object]:
-    """What `model.json` records of a test set: figures with 95 % intervals, and the counts."""
+    """What `model.json` records of a test set: figures with 95 % intervals, and the counts.
+
+    Args:
+        logits: (n, k) of the photographs.
+        truth: (n,) their grades.
+        temperature: what divides the logits.
+        thresholds: on P(grade >= 2), by name of the operating point.
+        patients: whose each photograph is, so that intervals are over patients; without them,
+            or where nobody is named, they are over photographs.
+    """
     probabilities = softmax(logits, temperature)
     predicted = probabilities.argmax(axis=1)
     positive = np.asarray(truth) >= REFERABLE_FROM_GRADE
     score = referable_score(probabilities)
-    points = {
-        name: {
-            kind: _rounded(
-                exact_at_the_ends(bootstrap(figure, positive, score >= threshold), int(rows.sum()))
-            )
-            for kind, figure, rows in (
-                ("sensitivity", sensitivity, positive),
-                ("specificity", specificity, ~positive),
-            )
-        }
-        for name, threshold in thresholds.items()
-    }
-    common = {
-        "photographs": len(truth),
-        "interval": "95 % percentile bootstrap over photographs, 1000 draws; exact "
-        "(Clopper-Pearson) where a share is 0 or 1",
-    }
+    graded = logits.shape[1] == len(GRADE_LABELS)
+    whose = patients or ("",) * len(truth)
+
+    def of(index: Index) -> dict[str, float]:
+        p, s = positive[index], score[index]
+        found = {"auc": auc(p, s), "at specificity": sensitivity_at_specificity(p, s)}
+        if graded:
+            found["accuracy"] = accuracy(truth[index], predicted[index])
+            found["kappa"] = quadratic_weighted_kappa(truth[index], predicted[index])
+        for name, threshold in thresholds.items():
+            found[f"sensitivity {name}"] = sensitivity(p, s >= threshold)
+            found[f"specificity {name}"] = specificity(p, s >= threshold)
+        return found
+
+    estimates = bootstrap_figures(of, whose)
+
+    def share(name: str, rows: NDArray[np.bool_]) -> dict[str, float | None]:
+        return rounded(exact_at_the_ends(estimates[name], units(whose, rows)))
+
+    common = {"photographs": len(truth), **resampled(whose, draws=DRAWS)}
     figures = {
-        "referable_auc": _rounded(bootstrap(auc, positive, score)),
+        "referable_auc": rounded(estimates["auc"]),
         "referable_calibration_error": round(expected_calibration_error(positive, score), 4),
-        "sensitivity_at_0.90_specificity": _rounded(
-            exact_at_the_ends(
-                bootstrap(sensitivity_at_specificity, positive, score), int(positive.sum())
-            )
-        ),
-        "operating_points": points,
+        "sensitivity_at_0.90_specificity": share("at specificity", positive),
+        "operating_points": {
+            name: {
+                "sensitivity": share(f"sensitivity {name}", positive),
+                "specificity": share(f"specificity {name}", ~positive),
+            }
+            for name in thresholds
+        },
     }
-    if logits.shape[1] != len(GRADE_LABELS):
+    if not graded:
         return {**common, **figures}
     return {
         **common,
-        "accuracy": _rounded(bootstrap(accuracy, truth, predicted)),
-        "quadratic_weighted_kappa": _rounded(bootstrap(quadratic_weighted_kappa, truth, predicted)),
+        "accuracy": rounded(estimates["accuracy"]),
+        "quadratic_weighted_kappa": rounded(estimates["kappa"]),
         **figures,
         "confusion": {
             "rows": "true grade",
@@ -242,12 +238,4 @@ def grader_metrics(
             "labels": list(GRADE_LABELS),
             "counts": confusion(truth, predicted).tolist(),
         },
-    }
-
-
-def _rounded(estimate: Estimate) -> dict[str, float]:
-    return {
-        "value": round(estimate.value, 4),
-        "low": round(estimate.low, 4),
-        "high": round(estimate.high, 4),
     }

@@ -13,20 +13,28 @@ hold at the prevalence that is stated, not at that of the data.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dr_training.bootstrap import (
+    DRAWS,
+    Estimate,
+    Index,
+    bootstrap_figures,
+    exact_at_the_ends,
+    resampled,
+    rounded,
+    units,
+)
 from dr_training.data.faults import DataError
 from dr_training.data.table import Photograph
 from dr_training.evaluate import (
-    Estimate,
     accuracy,
     auc,
     confusion,
-    exact_at_the_ends,
     expected_calibration_error,
     quadratic_weighted_kappa,
     sensitivity,
@@ -35,13 +43,9 @@ from dr_training.evaluate import (
 from dr_training.scoring import Scored
 from inference_image.contract import GRADE_LABELS
 
-DRAWS: Final = 1000
-LEVEL: Final = 0.95
 # With fewer of a kind a share says little; the subgroup is shown with this warning.
 FEW: Final = 10
 _DIGITS: Final = 4
-
-Index = NDArray[np.intp]
 
 
 def evaluate(
@@ -97,52 +101,6 @@ def predictive_values(
     )
 
 
-def bootstrap_figures(
-    figures: Callable[[Index], Mapping[str, float]],
-    patients: Sequence[str],
-    *,
-    draws: int = DRAWS,
-    level: float = LEVEL,
-    seed: int = 0,
-) -> dict[str, Estimate]:
-    """Percentile bootstrap of several figures on the same draws, over patients.
-
-    Args:
-        figures: figures by name of the photographs with these indices (with repeats).
-        patients: whose each photograph is; an empty name is a patient of its own.
-
-    A figure that is NaN in a draw (no referable photograph was drawn) is left out of its
-    interval; one that always is NaN has no interval.
-    """
-    count = len(patients)
-    groups = _groups(patients)
-    starts = np.cumsum([0, *map(len, groups)])
-    order = np.concatenate(groups)
-    sizes = np.diff(starts)
-    rng = np.random.default_rng(seed)
-    drawn: dict[str, list[float]] = {}
-    for _ in range(draws):
-        chosen = rng.integers(0, len(groups), len(groups))
-        repeated = np.repeat(starts[chosen], sizes[chosen])
-        ends = np.cumsum(sizes[chosen])
-        within = np.arange(ends[-1]) - np.repeat(ends - sizes[chosen], sizes[chosen])
-        for name, value in figures(order[repeated + within]).items():
-            drawn.setdefault(name, []).append(value)
-    tail = (1 - level) / 2
-    estimates = {}
-    for name, value in figures(np.arange(count)).items():
-        known = np.array([one for one in drawn.get(name, []) if not math.isnan(one)])
-        low, high = np.quantile(known, [tail, 1 - tail]) if len(known) else (math.nan, math.nan)
-        estimates[name] = Estimate(value=value, low=float(low), high=float(high))
-    return estimates
-
-
-def units(patients: Sequence[str], rows: NDArray[np.bool_]) -> int:
-    """Different patients among the photographs where `rows` is true; without a name, its own."""
-    chosen = [patients[int(index)] for index in np.flatnonzero(rows)]
-    return len({one for one in chosen if one}) + sum(not one for one in chosen)
-
-
 def roc_curve(
     positive: NDArray[np.bool_], score: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -166,18 +124,6 @@ def roc_points(
         [round(float(x), _DIGITS), round(float(y), _DIGITS)]
         for x, y in zip(false[chosen], true[chosen], strict=True)
     ]
-
-
-def rounded(estimate: Estimate) -> dict[str, float | None]:
-    """An estimate as JSON values; what is not defined is null."""
-    return {
-        name: None if math.isnan(value) else round(value, _DIGITS)
-        for name, value in (
-            ("value", estimate.value),
-            ("low", estimate.low),
-            ("high", estimate.high),
-        )
-    }
 
 
 def _figures(
@@ -243,14 +189,11 @@ def _figures(
                 for kind, low, high in zip(("ppv", "npv"), lows, highs, strict=True):
                     value = estimates[f"{kind} {name}"].value
                     estimates[f"{kind} {name}"] = Estimate(value=value, low=low, high=high)
-    named = len({name for name in patients if name})
     report: dict[str, Any] = {
         "photographs": len(scored),
         "gradable": len(graded),
         "referable": int(positive.sum()),
-        "patients": named or None,
-        "interval": f"95 % percentile bootstrap over {'patients' if named else 'photographs'}, "
-        f"{draws} draws; exact (Clopper-Pearson) where a share is 0 or 1",
+        **resampled(patients, draws=draws),
     }
     for name in ("accuracy", "quadratic_weighted_kappa"):
         if name in estimates:
@@ -349,10 +292,3 @@ def _values(scored: Scored, column: str) -> dict[str, NDArray[np.bool_]]:
         ]
     )
     return {str(value): values == value for value in np.unique(values)}
-
-
-def _groups(patients: Sequence[str]) -> list[Index]:
-    groups: dict[str, list[int]] = {}
-    for index, patient in enumerate(patients):
-        groups.setdefault(patient or f"\0{index}", []).append(index)
-    return [np.array(members, np.intp) for members in groups.values()]

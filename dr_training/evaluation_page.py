@@ -33,9 +33,8 @@ def write_evaluation(
         out: folder, made where it is missing.
         title: heading of the page.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    write_answers(scored, out)
     write_whole(out / REPORT_JSON, (json.dumps(report, indent=2) + "\n").encode())
-    write_whole(out / PREDICTIONS, _predictions(scored))
     graded = scored.chosen(scored.gradable)
     false, true = roc_curve(graded.referable, graded.score)
     write_whole(out / ROC, roc_picture(false.tolist(), true.tolist(), report["operating_points"]))
@@ -45,6 +44,19 @@ def write_evaluation(
         pictures.append(CONFUSION)
     write_whole(out / PAGE, page(report, title=title, pictures=pictures).encode())
     return [out / name for name in (REPORT_JSON, PAGE, PREDICTIONS, *pictures)]
+
+
+def write_answers(scored: Scored, out: Path) -> Path:
+    """Write `predictions.csv` alone, and remove what an older evaluation left in the folder.
+
+    Of answers without a single grade there is no report; one of before beside them would be taken
+    for theirs.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (REPORT_JSON, PAGE, CONFUSION, ROC, PREDICTIONS):
+        (out / name).unlink(missing_ok=True)
+    write_whole(out / PREDICTIONS, _predictions(scored))
+    return out / PREDICTIONS
 
 
 def page(report: Mapping[str, Any], *, title: str, pictures: list[str]) -> str:
@@ -63,6 +75,7 @@ def page(report: Mapping[str, Any], *, title: str, pictures: list[str]) -> str:
         "",
         counted,
         "",
+        *([f"Note: {report['note']}.", ""] if report.get("note") else []),
         "| figure | value |",
         "|---|---|",
     ]

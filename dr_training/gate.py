@@ -28,10 +28,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dr_training.bootstrap import DRAWS, bootstrap_figures
 from dr_training.data.faults import DataError
 from dr_training.data.table import write_whole
 from dr_training.evaluate import auc, quadratic_weighted_kappa
-from dr_training.evaluation import DRAWS, bootstrap_figures
 from dr_training.scoring import Scored
 from inference_image.model_spec import MODEL_JSON, ModelSpec, load_model_spec
 

@@ -8,6 +8,7 @@ A section without a figure behind it says so; none is made up.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dr_training.backbones import BACKBONE_WEIGHTS, weights_words
 from inference_image.contract import NOT_A_DEVICE, NOT_ASSESSED, TASK_GRADE5
 
 DEMO_NOTICE = "Demo model trained on drawn photographs only; not for clinical use."
@@ -68,8 +69,8 @@ def _summary(document: Mapping[str, Any]) -> str:
         ("answers", "the grade, 0 to 4 (ICDR)" if graded else "referable or not (grade ≥ 2)"),
         ("network", f"{name}{width}" + (f", {parameters:,} parameters" if parameters else "")),
         *(
-            [("backbone's weights at the start", network["backbone_weights"])]
-            if network.get("backbone_weights")
+            [("backbone's weights at the start", weights_words(network))]
+            if network.get(BACKBONE_WEIGHTS)
             else []
         ),
         ("input", f"{size} x {size} px; {steps or 'prepared already: no crop, no mask'}"),
@@ -100,6 +101,7 @@ def _calibration(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _data(document: Mapping[str, Any]) -> str:
     provenance = document.get("provenance") or {}
     lines = ["## Data", f"Trained on: {provenance.get('trained_on') or 'not stated'}."]
+    lines += _origin(provenance.get("records"))
     recipe = provenance.get("recipe") or {}
     splits = [recipe[name] for name in ("train", "validation", "test") if name in recipe]
     if splits:
@@ -123,6 +125,21 @@ def _data(document: Mapping[str, Any]) -> str:
             ),
         ]
     return "\n\n".join(lines)
+
+
+def _origin(record: Any) -> list[str]:
+    """Table and split by the first digits of their digests, as `dr model inspect` shows a model."""
+    if not isinstance(record, Mapping) or "trained_on" not in record:
+        return []
+    table, split = (str(record.get(name) or "")[:12] for name in ("table_sha256", "split_sha256"))
+    named = f"table `{table}`" if table else "a table that is not recorded"
+    named += f", split `{split}`" if split else ""
+    told = (
+        f"Of {named} (first digits of their digests) it was trained on the part "
+        f"{record['trained_on']}; the part {record.get('chosen_on')} chose temperature and "
+        f"thresholds, and its figures are of the part {record.get('measured_on')}."
+    )
+    return [told]
 
 
 def _results(document: Mapping[str, Any]) -> str:
@@ -162,9 +179,12 @@ def _results(document: Mapping[str, Any]) -> str:
         for point in points
         if point["name"] in measured
     ]
+    # Two photographs of a patient are not two patients, so the card says how many those are.
+    whose = f" photographs of {metrics['patients']:,} patients" if metrics.get("patients") else ""
     heading = (
         f"## Results\n\nOn {metrics.get('data', 'data that are not stated')}, "
-        f"n = {metrics['photographs']:,}; in brackets: {metrics.get('interval', 'no interval')}."
+        f"n = {metrics['photographs']:,}{whose}; in brackets: "
+        f"{metrics.get('interval', 'no interval')}."
     )
     parts = [
         heading,
@@ -203,6 +223,8 @@ def _gate(document: Mapping[str, Any]) -> str:
 
 def _limits(document: Mapping[str, Any]) -> str:
     lines = [f"- {NOT_ASSESSED}"]
+    calibration = document.get("calibration") or {}
+    lines += [f"- {one[:1].upper()}{one[1:]}." for one in calibration.get("remarks", ())]
     if document.get("head_file") and "feature_map" in document["outputs"]:
         lines.append("- A heat map (Grad-CAM) shows what moved the answer, not where a lesion is.")
     else:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import keras
 
 from dr_training.backbones import (
+    BACKBONE_WEIGHTS,
     EFFICIENTNET_LITE0,
     IMAGENET_BGR,
     IMAGENET_RGB,
@@ -27,6 +28,7 @@ from dr_training.backbones import (
     WEIGHTS,
     WEIGHTS_IMAGENET,
     WEIGHTS_RANDOM,
+    WHY_RANDOM,
     Backbone,
     backbone,
 )
@@ -52,6 +54,7 @@ _FETCH_TIMEOUT_S: Final = 20.0
 class Classifier:
     """A network and where its backbone's weights are from, in words for tables.
 
+    `why_random` says why they are random where ImageNet's were wanted, and is None elsewhere.
     `network` maps pixels (n, S, S, 3) float 0..255 to `logits` (n, 5) or (n, 1) and `features`,
     the last map before pooling. `backbone_layers` are the layers that a frozen backbone keeps.
     """
@@ -60,6 +63,11 @@ class Classifier:
     weights: str
     pretrained: bool
     backbone_layers: tuple[str, ...]
+    why_random: str | None = None
+
+    def weights_record(self) -> dict[str, str | None]:
+        """Of reports and packages: where the weights are from, and why they are random."""
+        return {BACKBONE_WEIGHTS: self.weights, WHY_RANDOM: self.why_random}
 
 
 def build_classifier(
@@ -100,7 +108,7 @@ def build_classifier(
     x = pixels
     if size_px != input_size_px:
         x = keras.layers.Resizing(size_px, size_px, name="enlarge")(x)
-    features, source, pretrained = _backbone_features(found, pixels, x, weights)
+    features, source = _backbone_features(found, pixels, x, weights)
     trunk = keras.Model(pixels, features)
     units = HEADS[task] if dense_units is None else dense_units
     logits = _head(features, units, _ANSWERS[task], dropout=dropout)
@@ -111,8 +119,9 @@ def build_classifier(
     )
     return Classifier(
         network=network,
-        weights=source,
-        pretrained=pretrained,
+        weights=source.weights,
+        pretrained=source.pretrained,
+        why_random=source.why_random,
         backbone_layers=tuple(layer.name for layer in trunk.layers),
     )
 
@@ -190,37 +199,45 @@ def _as_float32(features: Any) -> Any:
     return keras.layers.Activation("linear", dtype="float32", name="features_float32")(features)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    weights: str = WEIGHTS_RANDOM
+    pretrained: bool = False
+    why_random: str | None = None
+
+
 def _backbone_features(
     one: Backbone, pixels: Any, enlarged: Any, weights: str
-) -> tuple[Any, str, bool]:
-    """The last feature map, where the weights are from, and whether they are ImageNet's."""
+) -> tuple[Any, _Source]:
+    """The last feature map, and where the weights are from."""
     x = scaled(enlarged, one.scaling)
     if one.name == SMALL_RESNET:
         if weights == WEIGHTS_IMAGENET:
             raise DataError(f"there are no ImageNet weights for {SMALL_RESNET}; use random ones")
-        return build_small_resnet(x), WEIGHTS_RANDOM, False
+        return build_small_resnet(x), _Source()
     if one.name == EFFICIENTNET_LITE0:
         features = build_lite0(x)
         if weights == WEIGHTS_RANDOM:
-            return features, WEIGHTS_RANDOM, False
+            return features, _Source()
         try:
             load_lite0(keras.Model(pixels, features))
         except DataError as error:
             if weights == WEIGHTS_IMAGENET:
                 raise
-            return features, f"{WEIGHTS_RANDOM} ({error})", False
-        return features, f"ImageNet ({DISTRIBUTION})", True
+            return features, _Source(why_random=str(error))
+        return features, _Source(weights=f"ImageNet ({DISTRIBUTION})", pretrained=True)
     return _keras_features(one, x, weights)
 
 
-def _keras_features(one: Backbone, x: Any, weights: str) -> tuple[Any, str, bool]:
+def _keras_features(one: Backbone, x: Any, weights: str) -> tuple[Any, _Source]:
     construct = getattr(keras.applications, one.keras_class)
     if weights == WEIGHTS_RANDOM:
-        return _without_top(construct, x, None), WEIGHTS_RANDOM, False
+        return _without_top(construct, x, None), _Source()
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_FETCH_TIMEOUT_S)
     try:
-        return _without_top(construct, x, "imagenet"), "ImageNet (keras.applications)", True
+        source = _Source(weights="ImageNet (keras.applications)", pretrained=True)
+        return _without_top(construct, x, "imagenet"), source
     except Exception as error:  # noqa: BLE001
         # Keras raises a bare Exception when it cannot fetch a file, and others when it is damaged.
         reason = " ".join(str(error).split())[:200]
@@ -229,7 +246,7 @@ def _keras_features(one: Backbone, x: Any, weights: str) -> tuple[Any, str, bool
             raise DataError(f"{problem}; train from random ones with --weights random") from None
     finally:
         socket.setdefaulttimeout(before)
-    return _without_top(construct, x, None), f"{WEIGHTS_RANDOM} ({problem})", False
+    return _without_top(construct, x, None), _Source(why_random=problem)
 
 
 def _without_top(construct: Callable[..., Any], x: Any, weights: str | None) -> Any:

@@ -19,10 +19,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from dr_training.bootstrap import DRAWS
 from dr_training.data.faults import DataError
 from dr_training.evaluate import expected_calibration_error, fit_temperature, softmax
-from dr_training.evaluation import DRAWS, evaluate
+from dr_training.evaluation import evaluate
 from dr_training.operating_points import operating_points
+from dr_training.origin import RECORDS
+from dr_training.remarks import REMARKS, remarks
 from dr_training.scoring import Scored
 from inference_image.model_spec import (
     MODEL_JSON,
@@ -56,6 +59,7 @@ def recalibrate(
     test: Scored | None = None,
     prevalence: float | None = None,
     draws: int = DRAWS,
+    records: Mapping[str, Any] | None = None,
 ) -> Recalibrated:
     """Write a new package with the site's temperature and thresholds.
 
@@ -70,6 +74,7 @@ def recalibrate(
         test: other images, on which the new package is measured; None leaves it unmeasured.
         prevalence: of referable patients at the site, for PPV and NPV.
         draws: of the bootstrap.
+        records: table, split and parts of the images, by digests and names, for the record.
 
     Raises:
         DataError: too few images to choose from, an aim that is no share, or a folder in use.
@@ -95,6 +100,7 @@ def recalibrate(
     record: dict[str, Any] = {
         "from": {"id": spec.id, "sha256": spec.sha256},
         "data": data,
+        **({} if records is None else {RECORDS: dict(records)}),
         "photographs": len(chosen),
         "gradable": len(graded),
         "referable": int(graded.referable.sum()),
@@ -103,6 +109,7 @@ def recalibrate(
             "before": round(expected_calibration_error(graded.referable, graded.score), 4),
             "after": round(expected_calibration_error(graded.referable, after.score), 4),
         },
+        REMARKS: remarks(temperature=temperature, positive=graded.referable),
     }
     metrics = None
     if test is not None:
@@ -189,6 +196,8 @@ def _card(document: Mapping[str, Any], record: Mapping[str, Any]) -> str:
         for point in document["operating_points"]
     )
     error = record["expected_calibration_error"]
+    changed = f"{error['before']:.4f} → {error['after']:.4f}"
+    told = "".join(f" Note: {remark}." for remark in record[REMARKS])
     measured = (
         "Its figures on other images of the site are in `model.json`."
         if document["metrics"]
@@ -205,7 +214,7 @@ thresholds for {record["data"]}: {record["photographs"]:,} labelled images,
 {points}
 
 Temperature {record["temperature"]["before"]:g} → {record["temperature"]["after"]:g}; expected
-calibration error of P(referable) on these images {error["before"]:.4f} → {error["after"]:.4f}.
+calibration error of P(referable) on these images {changed}.{told}
 
 What follows is the card of the package that it was made from; its thresholds and figures are
 not this one's.

@@ -23,10 +23,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from dr_training.bootstrap import DRAWS
 from dr_training.data.faults import DataError
 from dr_training.data.table import Photograph
 from dr_training.evaluate import true_classes
-from dr_training.evaluation import DRAWS
 from dr_training.export import MODEL_FILE
 from dr_training.gate import PASSED, Margins, gate, record_verdict
 from dr_training.latency import latencies

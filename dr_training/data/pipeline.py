@@ -110,11 +110,14 @@ class Part:
         grades: NDArray[np.int64],
         *,
         owners: Sequence[str],
+        patients: Sequence[str],
         size_px: int,
         mask_fraction: float | None,
     ) -> None:
         self.name = name
         self.grades = grades
+        # Whose each picture is, empty where the records name nobody.
+        self.patients = tuple(patients)
         # Whose each picture is: the patient, or the picture's own digest where none is named.
         self.owners = tuple(owners)
         self.size_px = size_px
@@ -292,6 +295,7 @@ class TrainingData:
             places = []
             grades = []
             whose = []
+            named = []
             for shard in document["shards"]:
                 file = RecordFile(folder / shard["file"])
                 if len(file) != shard["records"]:
@@ -308,11 +312,13 @@ class TrainingData:
                     digest = _text(features, "image/sha256")
                     owners.append((name, patient, digest, where))
                     whose.append(patient or digest)
+                    named.append(patient)
             parts[name] = Part(
                 name,
                 places,
                 np.array(grades, np.int64),
                 owners=whose,
+                patients=named,
                 size_px=manifest["size_px"],
                 mask_fraction=mask_fraction,
             )

@@ -22,6 +22,8 @@ import hashlib
 import io
 import json
 import multiprocessing
+import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -36,9 +38,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dr_training.data.faults import DataError
-from dr_training.data.readers import LIMITS
+from dr_training.data.readers import LIMITS, why_not_whole
 from dr_training.data.records import RecordWriter, encode_example
-from dr_training.data.splits import Split, refuse_leaks
+from dr_training.data.splits import TRAIN, Split, refuse_leaks
 from dr_training.data.table import (
     GRADES,
     Photograph,
@@ -49,13 +51,15 @@ from dr_training.data.table import (
     write_whole,
 )
 from dr_training.recipe import MASK_RADIUS_FRACTION, MIN_RADIUS_PX
-from inference_image.decoding import PhotographError
+from inference_image.decoding import PhotographError, measure
 from inference_image.fundus import QualityGate
 from inference_image.model_spec import ModelSpec, file_sha256
 from inference_image.predictor import read_photograph
 from inference_image.preprocessing import Preparation, Prepared
 
 MANIFEST: Final = "manifest.json"
+_STAGING: Final = ".new.part"
+_SHARD: Final = re.compile(r".+-\d{5}\.tfrecord")
 QC: Final = "qc.csv"
 SCHEMA_VERSION: Final = 1
 JPEG: Final = "jpeg"
@@ -178,6 +182,7 @@ def prepare(
     *,
     plan: Plan,
     workers: int = 1,
+    replace: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Prepare every photograph that the split uses; write shards, `manifest.json` and `qc.csv`.
@@ -185,12 +190,23 @@ def prepare(
     Records of a part are in a random order, so that any stretch of a shard holds all grades.
     The same table, split and plan give the same bytes, whatever the number of workers.
 
+    Records that lie in `out` already are replaced where they are of the same table, split and
+    plan, or where `replace` says so: when the new ones are whole, and not before.
+
     Raises:
         DataError: the split leaks, the folder holds something else, no photograph could be used,
             or a process that prepares was ended.
     """
     plan.preparation()
     refuse_leaks(table, split)
+    facts = {
+        "schema_version": SCHEMA_VERSION,
+        "table_sha256": table.digest,
+        "split_sha256": split.digest,
+        "train_sha256": split.digest_of(TRAIN),
+        "split": dict(split.decided),
+        **{key: value for key, value in asdict(plan).items() if key != "records_per_shard"},
+    }
     out.mkdir(parents=True, exist_ok=True)
     others = [path.name for path in out.iterdir() if not _is_ours(path)]
     if others:
@@ -198,9 +214,71 @@ def prepare(
             f"{out} holds other files ({others[0]}); name a new folder",
             anonymous=f"{out} holds other files; name a new folder",
         )
-    (out / MANIFEST).unlink(missing_ok=True)
-    for old in out.glob("*.tfrecord"):
-        old.unlink()
+    if not replace:
+        _refuse_others(out, facts)
+    # In the same folder, so that what is whole is only renamed, also where `out` is a mount.
+    staging = out / _STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    try:
+        report = _prepare(table, split, staging, plan=plan, workers=workers, progress=progress,
+                          facts=facts)  # fmt: skip
+        (out / MANIFEST).unlink(missing_ok=True)
+        for old in out.glob("*.tfrecord"):
+            old.unlink()
+        # The manifest last: without it no records can be opened.
+        made = sorted(staging.iterdir(), key=lambda path: path.name == MANIFEST)
+        for path in made:
+            path.replace(out / path.name)
+    except _NothingUsableError as error:
+        if (out / MANIFEST).exists():
+            raise DataError(f"no photograph could be used: {error}; {out} is as it was") from None
+        (staging / QC).replace(out / QC)
+        raise DataError(f"no photograph could be used; {out / QC} says why for each") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return report
+
+
+class _NothingUsableError(Exception):
+    """No photograph could be used; the text says how many there are of each status."""
+
+
+def _refuse_others(out: Path, facts: Facts) -> None:
+    """Refuse a folder with whole records that another table, split or plan made."""
+    try:
+        held = json.loads((out / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        held = None
+    made = json.loads(json.dumps(facts))
+    if not isinstance(held, dict):
+        differs = f"a {MANIFEST} that cannot be read"
+    elif held.get("table_sha256") != made["table_sha256"]:
+        differs = "records of another table"
+    elif held.get("split_sha256") != made["split_sha256"]:
+        differs = "records of another split"
+    elif any(held.get(name) != value for name, value in made.items()):
+        differs = "records that were prepared in another way"
+    else:
+        return
+    raise DataError(
+        f"{out} holds {differs}; name a new folder, or have them replaced with --replace",
+        anonymous=f"{out} holds {differs}; name a new folder",
+    )
+
+
+def _prepare(
+    table: Table,
+    split: Split,
+    out: Path,
+    *,
+    plan: Plan,
+    workers: int,
+    progress: Callable[[int, int], None],
+    facts: Facts,
+) -> Report:
     order = _order(table, split, plan.seed)
     rows: dict[str, dict[str, Any]] = {}
     parts: dict[str, dict[str, Any]] = {}
@@ -230,20 +308,17 @@ def prepare(
             outcome = _Outcome(status=UNLABELLED if one.grade is None else LEFT_OUT)
             if not one.readable:
                 reason = "it could not be read when the table was made"
+                if told := _why_unreadable(one):
+                    reason += f": {told}"
                 outcome = _Outcome(status=UNREADABLE, reasons=reason)
             rows[one.id] = _qc_row(one, "", outcome, "", "")
     _write_qc(out / QC, [rows[one.id] for one in table])
-    if not any(part["records"] for part in parts.values()):
-        raise DataError(f"no photograph could be used; {out / QC} says why for each")
-    manifest = {
-        "schema_version": SCHEMA_VERSION,
-        "table_sha256": table.digest,
-        "split": dict(split.decided),
-        **{key: value for key, value in asdict(plan).items() if key != "records_per_shard"},
-        "parts": parts,
-    }
-    write_whole(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
     statuses = Counter(row["status"] for row in rows.values())
+    if not any(part["records"] for part in parts.values()):
+        told = ", ".join(f"{statuses[one]:,} {one}" for one in STATUSES if statuses[one])
+        raise _NothingUsableError(told)
+    manifest = {**facts, "parts": parts}
+    write_whole(out / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
     return Report(
         statuses={status: statuses.get(status, 0) for status in STATUSES},
         unreadable=tuple(
@@ -256,7 +331,12 @@ def prepare(
 
 
 def _is_ours(path: Path) -> bool:
-    return path.name in (MANIFEST, QC) or path.suffix == ".tfrecord" or path.suffix == ".part"
+    """By its name; `train-00000-of-00010.tfrecord` is how others call theirs."""
+    return (
+        path.name in (MANIFEST, QC, _STAGING)
+        or path.suffix == ".part"
+        or (_SHARD.fullmatch(path.name) is not None and "-of-" not in path.name)
+    )
 
 
 def prepared_pixels(one: Photograph, preparation: Preparation) -> tuple[Prepared, Facts]:
@@ -378,6 +458,17 @@ def _prepare_one(job: tuple[Photograph, Plan]) -> _Outcome:
     if quality.gradable or plan.keep_ungradable:
         encoded = encode_picture(prepared.pixels, plan.image_format)
     return _Outcome(status=status, reasons=" ".join(quality.reasons), encoded=encoded, facts=facts)
+
+
+def _why_unreadable(one: Photograph) -> str:
+    """What a table only marks; empty where the file can be read by now."""
+    try:
+        data = Path(one.path).read_bytes()
+        return why_not_whole(data, measure(data, limits=LIMITS) or (0, 0))
+    except OSError as error:
+        return (error.strerror or "cannot be read").lower()
+    except PhotographError as error:
+        return str(error)
 
 
 def encode_picture(pixels: NDArray[np.uint8], image_format: str) -> bytes:

@@ -6,8 +6,9 @@
     >>> reading.notes
     ('train: 3 files that no row names: 1_left.jpeg, …',)
 
-Nothing is dropped in silence: a row without its file, a grade outside 0 to 4 or a file that is
-no image is a fault, and all faults come in one message; a file without a row is a note.
+Nothing is dropped in silence: a row without its file, a grade outside 0 to 4, a file that is no
+image or one that cannot be decoded to its end is a fault, and all faults come in one message; a
+file without a row is a note.
 
 Layouts, as published (checked 2026-11-28):
 
@@ -27,13 +28,16 @@ Layouts, as published (checked 2026-11-28):
 - Drawn photographs of `dr draw`: `gradeG-seedN.jpg`; one seed is one eye in every grade.
 """
 
+import contextlib
 import hashlib
 import re
+import threading
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +54,13 @@ from dr_training.data.table import (
     pixels_sha256,
     read_csv,
 )
-from inference_image.decoding import Limits, PhotographError, measure
+from inference_image.decoding import (
+    DEFAULT_MAX_IMAGE_PIXELS,
+    Limits,
+    PhotographError,
+    decode,
+    measure,
+)
 
 IMAGE_SUFFIXES: Final = frozenset(
     {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".dcm"}
@@ -68,6 +78,7 @@ _EYEPACS_NAME: Final = re.compile(r"(?P<patient>.+)_(?P<eye>left|right)", re.IGN
 _DRAWN_NAME: Final = re.compile(r"grade(?P<grade>\d)-seed(?P<seed>\d+)")
 _READERS_AT_ONCE: Final = 4
 _FILES_NAMED: Final = 5
+_ONE_LARGE: Final = threading.Lock()
 # A data set's files are trusted further than what strangers send to the service.
 LIMITS: Final = Limits(max_bytes=256 * 1024**2, max_pixels=200_000_000)
 
@@ -77,7 +88,8 @@ class Options:
     """What a layout cannot know by itself.
 
     `labels` maps folder names to grades, for `folders`. The columns are for `csv`; `image` may
-    name a file, with or without folders and suffix.
+    name a file, with or without folders and suffix. With `headers_only` no photograph is decoded,
+    so that one that was cut off is found out when it is used.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -86,6 +98,7 @@ class Options:
     patient_column: str | None = None
     eye_column: str | None = None
     keep_unreadable: bool = False
+    headers_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -435,7 +448,10 @@ def _finish(entries: Sequence[_Entry], options: Options, *, notes: Sequence[str]
     seen: dict[str, _Entry] = {}
     with ThreadPoolExecutor(_READERS_AT_ONCE) as pool:
         photographs = []
-        facts = pool.map(_file_facts, (entry.file for entry in entries))
+        facts = pool.map(
+            partial(_file_facts, headers_only=options.headers_only),
+            (entry.file for entry in entries),
+        )
         for entry, (sha256, size_bytes, size_px, reason) in zip(entries, facts, strict=True):
             if entry.id in seen:
                 faults.add(entry.where, f"{entry.id} is also at {seen[entry.id].where}")
@@ -443,9 +459,9 @@ def _finish(entries: Sequence[_Entry], options: Options, *, notes: Sequence[str]
             seen[entry.id] = entry
             if reason:
                 if options.keep_unreadable:
-                    notes.append(f"{entry.where}: {entry.file.name} cannot be read: {reason}")
+                    notes.append(f"{entry.where}: {reason}")
                 else:
-                    faults.add(entry.where, f"{entry.file.name} cannot be read: {reason}")
+                    faults.add(entry.where, reason, anonymous="a photograph cannot be read")
             if entry.eye not in ("", "left", "right"):
                 faults.add(entry.where, f"eye {entry.eye[:20]!r} is not left, right or empty")
             try:
@@ -474,20 +490,40 @@ def _finish(entries: Sequence[_Entry], options: Options, *, notes: Sequence[str]
     return Reading(Table(tuple(photographs)), tuple(notes))
 
 
-def _file_facts(file: Path) -> tuple[str, int, tuple[int, int], str]:
-    """Digest, bytes, width and height of a file, and why it cannot be read or an empty text."""
+def _file_facts(file: Path, *, headers_only: bool) -> tuple[str, int, tuple[int, int], str]:
+    """Digest, bytes, width and height of a file, and why it cannot be used or an empty text."""
+    named = f"{file.name} cannot be read"
     try:
         data = file.read_bytes()
     except OSError as error:
-        return "", 0, (0, 0), (error.strerror or "unreadable").lower()
+        return "", 0, (0, 0), f"{named}: {(error.strerror or 'unreadable').lower()}"
     digest = hashlib.sha256(data).hexdigest()
     try:
         size = measure(data, limits=LIMITS)
     except PhotographError as error:
-        return digest, len(data), (0, 0), str(error)
+        return digest, len(data), (0, 0), f"{named}: {error}"
     if size is None:
-        return digest, len(data), (0, 0), "its header is not complete"
+        return digest, len(data), (0, 0), f"{named}: its header is not complete"
+    reason = "" if headers_only else why_not_whole(data, size)
+    if reason:
+        # A file's name may be a patient's, and the row is known.
+        return digest, len(data), (0, 0), f"the photograph cannot be decoded: {reason}"
     return digest, len(data), size, ""
+
+
+def why_not_whole(data: bytes, size_px: tuple[int, int]) -> str:
+    """Why the service would not decode these bytes to their end; empty where it does.
+
+    A JPEG is read whole at an eighth of its size, which costs a third of decoding it. Pictures
+    above the service's own limit are decoded one at a time, for they take hundreds of megabytes.
+    """
+    large = size_px[0] * size_px[1] > DEFAULT_MAX_IMAGE_PIXELS
+    try:
+        with _ONE_LARGE if large else contextlib.nullcontext():
+            decode(data, limits=LIMITS, min_side_px=1)
+    except PhotographError as error:
+        return str(error)
+    return ""
 
 
 def _listed(

@@ -14,11 +14,13 @@ fractions and the digest of the table: a split of another table is refused.
 """
 
 import csv
+import hashlib
 import io
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +59,15 @@ class Split:
     def members(self, table: Table, part: str) -> tuple[Photograph, ...]:
         """The photographs of a part, in the order of the table."""
         return tuple(one for one in table if self.parts[one.id] == part)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of which part each photograph is in, whatever the order of the file."""
+        return _digest(self.parts.items())
+
+    def digest_of(self, part: str) -> str:
+        """SHA-256 of which photographs a part holds, whatever the others hold."""
+        return _digest((one, name) for one, name in self.parts.items() if name == part)
 
     def _names(self) -> tuple[str, ...]:
         present = set(self.parts.values()) - {NO_PART}
@@ -294,6 +305,13 @@ def groups_of(photographs: Iterable[Photograph]) -> list[tuple[Photograph, ...]]
     for one in photographs:
         groups[root(f"content {one.sha256}")].append(one)
     return [tuple(group) for group in groups.values()]
+
+
+def _digest(parts: Iterable[tuple[str, str]]) -> str:
+    digest = hashlib.sha256()
+    for one, part in sorted(parts):
+        digest.update(f"{one}\0{part}\n".encode())
+    return digest.hexdigest()
 
 
 def _check_fractions(fractions: Mapping[str, float]) -> None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from dr_training.backbones import WEIGHTS_RANDOM
+from dr_training.backbones import BACKBONE_WEIGHTS, WHY_RANDOM, weights_and_reason
 from dr_training.data.faults import DataError
 from dr_training.fitting.plan import TrainingPlan
 from dr_training.latency import latencies
@@ -72,7 +72,8 @@ def compare_networks(
         rows.append(
             {
                 "network": one.network,
-                "backbone_weights": report["backbone_weights"],
+                BACKBONE_WEIGHTS: report[BACKBONE_WEIGHTS],
+                WHY_RANDOM: report[WHY_RANDOM],
                 "parameters": report["parameters"],
                 "size_mb": round(model.stat().st_size / 1e6, 2),
                 "epochs": report["epochs"],
@@ -120,25 +121,23 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         f"| {row['rank']} | {row['network']} | {_figure(row['kappa'])} | "
         f"{_figure(row['accuracy'])} | {_figure(row['auc'])} | {_figure(row['referable_auc'])} | "
         f"{row['latency_cpu_ms']:.2f} | {row['size_mb']:.2f} | {row['parameters']:,} | "
-        f"{_source_of_weights(row)[0]} | {'●' if row['on_front'] else ''} |"
+        f"{_marked(row)} | {'●' if row['on_front'] else ''} |"
         for row in rows
     ]
     reasons = [
         f"- {row['network']}: {reason}"
         for row in rows
-        if (reason := _source_of_weights(row)[1]) is not None
+        if (reason := weights_and_reason(row)[1]) is not None
     ]
     if reasons:
         lines += ["", "† Random, because others could not be had:", "", *reasons]
     return "\n".join(lines) + "\n"
 
 
-def _source_of_weights(row: Mapping[str, Any]) -> tuple[str, str | None]:
-    """What the table says, and why the weights are random although ImageNet's were asked for."""
-    random, bracket, reason = str(row["backbone_weights"]).partition(f"{WEIGHTS_RANDOM} (")
-    if random or not bracket:
-        return str(row["backbone_weights"]), None
-    return f"{WEIGHTS_RANDOM} †", reason.removesuffix(")")
+def _marked(row: Mapping[str, Any]) -> str:
+    """Where weights are from, with a dagger where the reason stands below the table."""
+    weights, reason = weights_and_reason(row)
+    return weights if reason is None else f"{weights} †"
 
 
 def _quality(row: Mapping[str, Any]) -> float:

@@ -34,6 +34,7 @@ from dr_training.fitting.logistic import (
 from dr_training.fitting.packaging import package_network
 from dr_training.networks import build_classifier
 from dr_training.quantise import Runner, convert
+from dr_training.remarks import REMARKS
 
 ORIENTATIONS: Final = 8
 
@@ -95,7 +96,7 @@ def train_linear_head(
     report: dict[str, Any] = {
         "network": network,
         "network_size_px": network_size_px,
-        "backbone_weights": classifier.weights,
+        **classifier.weights_record(),
         "records": records.name,
         "photographs": {name: len(part) for name, part in data.parts.items()},
         "copies": copies,
@@ -111,7 +112,7 @@ def train_linear_head(
         report[name] = {k: None if v != v else round(v, 4) for k, v in figures.items()}
     report["environment"] = environment(threads=threads)
     out.mkdir(parents=True, exist_ok=True)
-    package_network(
+    spec = package_network(
         classifier.network,
         data,
         folder=out / "package",
@@ -119,7 +120,7 @@ def train_linear_head(
         network_facts={
             "name": network,
             "network_size_px": network_size_px,
-            "backbone_weights": classifier.weights,
+            **classifier.weights_record(),
             "parameters": int(classifier.network.count_params()),
         },
         provenance={
@@ -128,6 +129,7 @@ def train_linear_head(
             **{k: report[k] for k in ("copies", "seed", "penalty", "environment")},
         },
     )
+    report[REMARKS] = spec.raw["calibration"][REMARKS]
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return report
 

@@ -10,19 +10,22 @@ from numpy.typing import NDArray
 from dr_training import evaluate
 from dr_training.data.faults import DataError
 from dr_training.data.pipeline import Part, TrainingData
+from dr_training.data.preparation import MANIFEST
 from dr_training.data.splits import TEST, VALIDATION
 from dr_training.export import DenseLayer, PackageContent, write_package
 from dr_training.fitting.figures import mean_auc
 from dr_training.networks import head_layers
 from dr_training.operating_points import HIGH_SENSITIVITY, operating_points
+from dr_training.origin import RECORDS, origin_of
 from dr_training.quantise import Runner, convert
+from dr_training.remarks import REMARKS, remarks
 from inference_image.contract import (
     NOT_A_DEVICE,
     NOT_ASSESSED,
     REFERABLE_FROM_GRADE,
     TASK_GRADE5,
 )
-from inference_image.model_spec import ModelSpec
+from inference_image.model_spec import ModelSpec, file_sha256
 
 NOTICE: Final = "Trained by its user; not validated for clinical use."
 INTENDED_USE: Final = (
@@ -49,9 +52,11 @@ def package_network(
 
     Temperature and thresholds (aims: `aim` sensitivity, `aim` specificity) come from the
     validation part, figures from the test part, or from the validation part where there is no
-    other, which the package then says. A network of the task `referable` has log-odds (n, 1), and
+    other, which the package then says; their intervals are over patients where the records name
+    them. A network of the task `referable` has log-odds (n, 1), and
     is measured on its decision alone. With `saved_model` the package holds the network as a
-    SavedModel in place of the `.tflite`, for the tensorflow image.
+    SavedModel in place of the `.tflite`, for the tensorflow image. Its provenance names the records
+    by their digests (`dr_training.origin`).
 
     Raises:
         DataError: the validation part has no referable photograph, or no other.
@@ -74,13 +79,16 @@ def package_network(
             name: round(evaluate.expected_calibration_error(positive, one), 4)
             for name, one in (("before", raw), ("after", score))
         },
+        REMARKS: remarks(temperature=temperature, positive=positive),
     }
     points = operating_points(
         positive, score, sensitivity=aim, specificity=aim, data="the validation part"
     )
     measured, measured_on = validation, "validation part: it also chose epoch and thresholds"
+    part = VALIDATION
     if TEST in data.parts and len(data.parts[TEST]):
         measured, measured_on = data.parts[TEST], "test part: it chose nothing"
+        part = TEST
         logits = evaluate.class_logits(runner(_pixels(measured))[0])
     metrics: dict[str, Any] = {
         "data": measured_on,
@@ -90,6 +98,7 @@ def package_network(
             measured.grades,
             temperature=temperature,
             thresholds={point["name"]: point["threshold"] for point in points},
+            patients=measured.patients,
         ),
     }
     if task == TASK_GRADE5:
@@ -110,7 +119,14 @@ def package_network(
             calibration=calibration,
             notice=NOTICE,
             metrics=metrics,
-            provenance=provenance,
+            provenance={
+                **provenance,
+                RECORDS: origin_of(
+                    manifest,
+                    manifest_sha256=file_sha256(data.folder / MANIFEST),
+                    measured_on=part,
+                ),
+            },
             model=model,
             head=[
                 DenseLayer(kernel=kernel, bias=bias)

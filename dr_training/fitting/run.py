@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dr_training.backbones import WEIGHTS_AUTO, WEIGHTS_RANDOM
+from dr_training.backbones import WEIGHTS_AUTO, WEIGHTS_RANDOM, weights_words
 from dr_training.data.faults import DataError
 from dr_training.data.pipeline import Part, TrainingData
 from dr_training.data.preparation import MANIFEST
@@ -41,6 +41,7 @@ from dr_training.fitting.plan import (
 from dr_training.fitting.results import NETWORK, PACKAGE, RECORDS_SHA256, REPORT
 from dr_training.fitting.strategies import Devices, choose_devices
 from dr_training.networks import Classifier, build_classifier
+from dr_training.remarks import REMARKS
 from inference_image.model_spec import file_sha256
 
 _DIGITS: Final = 4
@@ -112,8 +113,8 @@ def train_records(
             identity={
                 "plan": plan.as_document(),
                 "records": manifest_sha256,
-                # Why weights could not be had may be told otherwise at another start.
-                "weights": classifier.weights if classifier.pretrained else WEIGHTS_RANDOM,
+                # Not why they are random, which may be told otherwise at another start.
+                "weights": classifier.weights,
             },
             threads=threads,
         )
@@ -126,7 +127,7 @@ def train_records(
         "records": records.name,
         RECORDS_SHA256: manifest_sha256,
         "photographs": {name: len(part) for name, part in data.parts.items()},
-        "backbone_weights": classifier.weights,
+        **classifier.weights_record(),
         "parameters": int(classifier.network.count_params()),
         "trained_parameters": int(
             sum(np.prod(one.shape) for one in classifier.network.trainable_variables)
@@ -153,7 +154,7 @@ def train_records(
         if keras_file:
             _write_network(out / NETWORK, network)
         package = folder / PACKAGE
-        package_network(
+        spec = package_network(
             network,
             data,
             folder=package,
@@ -162,7 +163,7 @@ def train_records(
             saved_model=saved_model,
             network_facts={
                 "name": plan.network,
-                "backbone_weights": classifier.weights,
+                **classifier.weights_record(),
                 "parameters": report["parameters"],
             },
             provenance={
@@ -171,6 +172,7 @@ def train_records(
                 **{k: report[k] for k in ("plan", "best_epoch", "devices", "environment")},
             },
         )
+        report[REMARKS] = spec.raw["calibration"][REMARKS]
         _write_report(folder / REPORT, report)
     return Trained(report=report, package=package)
 
@@ -187,8 +189,9 @@ def _classifier(plan: TrainingPlan, *, size_px: int) -> Classifier:
     )
     if plan.train == TRAIN_HEAD:
         if plan.weights == WEIGHTS_AUTO and not classifier.pretrained:
+            words = weights_words(classifier.weights_record())
             raise DataError(
-                f"the backbone's weights would be {classifier.weights}, and a head on a random "
+                f"the backbone's weights would be {words}, and a head on a random "
                 "backbone learns little; use --train all, another --network (efficientnet-lite0 "
                 "has its weights in a package), or --weights random if that is meant"
             )

@@ -25,9 +25,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dr_training.bootstrap import DRAWS, Estimate, bootstrap_figures
 from dr_training.data.faults import DataError
-from dr_training.evaluate import Estimate, auc, confusion, quadratic_weighted_kappa
-from dr_training.evaluation import DRAWS, bootstrap_figures
+from dr_training.evaluate import auc, confusion, quadratic_weighted_kappa
 from dr_training.exact_interval import (
     best_bound,
     effective_number,

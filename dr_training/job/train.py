@@ -25,6 +25,7 @@ from dr_training.job.hosts import Hosts, read_hosts, wait_for_names
 from dr_training.job.hyperparameters import Hyperparameters, read_hyperparameters
 from dr_training.job.places import TrainingPlaces
 from dr_training.job.shards import check_shards
+from dr_training.remarks import REMARKS
 from inference_image.training_job import TRAIN, one_sentence, reason_file, write_reason
 
 _MOST_CONFIG_BYTES: Final = 1024 * 1024
@@ -140,6 +141,8 @@ def _train(places: TrainingPlaces, wanted: Hyperparameters, hosts: Hosts, out: P
         raise JobError(sentence) from None
     if hosts.is_chief:
         report = trained.report
+        for remark in report[REMARKS]:
+            print(f"note: {remark}", flush=True)
         print(
             f"best epoch {report['best_epoch']} of {report['epochs']}, "
             f"{report['devices']['workers']} hosts; results in {places.model}",

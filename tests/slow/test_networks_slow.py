@@ -66,6 +66,36 @@ print(json.dumps([
 
 
 @pytest.mark.timeout(1800)
+def test_why_weights_are_random_is_a_field_and_not_a_part_of_their_name(
+    training_python: Path, repository: Path
+) -> None:
+    code = """
+import json
+import keras
+from dr_training import networks
+from dr_training.data.faults import DataError
+construct = keras.applications.MobileNet
+def offline(*, weights, **choices):
+    if weights is not None:
+        raise Exception("URL fetch failure (no name)")
+    return construct(weights=None, **choices)
+keras.applications.MobileNet = offline
+def missing(_):
+    raise DataError("the package is not installed")
+networks.load_lite0 = missing
+print(json.dumps([
+    networks.build_classifier(name, input_size_px=32, weights=weights).weights_record()
+    for name in ("mobilenet", "efficientnet-lite0", "small-resnet") for weights in ("auto", "random")
+]))
+"""  # noqa: E501
+    found = json.loads(_run(training_python, "-c", code, cwd=repository).splitlines()[-1])
+    assert {one["backbone_weights"] for one in found} == {"random"}
+    reason = "ImageNet's weights of MobileNet cannot be had: URL fetch failure (no name)"
+    reasons = [reason, None, "the package is not installed", None, None, None]
+    assert [one["why_random"] for one in found] == reasons
+
+
+@pytest.mark.timeout(1800)
 def test_efficientnet_lite0_answers_as_the_network_that_was_published(
     training_python: Path, repository: Path
 ) -> None:

@@ -57,6 +57,33 @@ def test_from_photographs_to_checked_records(run: Run, table: str) -> None:
     assert (code, "every record is whole" in out) == (0, True)
 
 
+def test_a_cut_photograph_is_refused_unless_only_headers_are_read(run: Run, table: str) -> None:
+    cut = Path("drawn/grade2-seed1.jpg")
+    cut.write_bytes(cut.read_bytes()[:-2000])
+    command = ("data", "table", "drawn", "drawn", "--out", "second.csv")
+    code, _, err = run(*command)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "grade2-seed1.jpg: the photograph cannot be decoded: The JPEG cannot be" in err
+    assert not Path("second.csv").exists()
+    assert run(*command, "--headers-only")[0] == 0
+    code, out, _ = run(*command, "--keep-unreadable")
+    assert (code, "note: grade2-seed1.jpg: the photograph cannot be decoded" in out) == (0, True)
+
+
+def test_older_records_are_replaced_where_that_is_said(run: Run, table: str) -> None:
+    assert run("data", "split", table, "--out", "split.csv")[0] == 0
+    prepare = ("data", "prepare", table, "--split", "split.csv", "--out", "records")
+    assert run(*prepare, "--size-px", "64")[0] == 0
+    before = Path("records/manifest.json").read_bytes()
+    code, _, err = run(*prepare, "--size-px", "80")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "records that were prepared in another way; name a new folder, or" in err
+    assert Path("records/manifest.json").read_bytes() == before
+    assert run(*prepare, "--size-px", "64")[0] == 0
+    assert run(*prepare, "--size-px", "80", "--replace")[0] == 0
+    assert '"size_px": 80' in Path("records/manifest.json").read_text()
+
+
 def test_photographs_that_became_unreadable_are_named(run: Run, table: str) -> None:
     assert run("data", "split", table, "--out", "split.csv")[0] == 0
     Path("drawn/grade2-seed1.jpg").unlink()

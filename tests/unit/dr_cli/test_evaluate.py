@@ -8,8 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from dr_cli import __main__ as program
+from dr_cli.quantise import quantise_package
+from dr_training.data.faults import DataError
+from dr_training.data.splits import read_split
+from dr_training.data.table import read_table
+from dr_training.origin import origin_of
 from inference_image.model_spec import load_model_spec
 
 Run = Callable[..., tuple[int, str, str]]
@@ -74,6 +80,66 @@ def test_a_model_is_evaluated_on_one_part(run: Run, site: Path) -> None:
     assert Path("result/confusion.png").stat().st_size > 1000
 
 
+@pytest.fixture
+def drawn(run: Run, repository: Path, tmp_path: Path) -> Path:
+    """A package for camera photographs, and ten drawn ones in a table."""
+    assert run("draw", "--out", "drawn", "--count", "2", "--size-px", "200")[0] == 0
+    assert run("data", "table", "drawn", "drawn", "--out", "drawn.csv")[0] == 0
+    return Path(shutil.copytree(repository / "tests" / "data" / "tiny-model", tmp_path / "camera"))
+
+
+def test_a_photograph_that_failed_ends_with_another_exit_code_than_an_ungradable_one(
+    run: Run, drawn: Path
+) -> None:
+    command = ("evaluate", "drawn.csv", "--model", str(drawn), "--draws", "20", "--out", "result")
+    assert run(*command)[0] == 0
+    # One of the ten becomes ungradable: dark. Another is gone.
+    dark = Path("drawn/grade0-seed0.jpg")
+    Image.open(dark).point(lambda value: value // 20).save(dark)
+    code, out, err = run(*command)
+    assert (code, err) == (0, "")
+    assert "9 graded, 1 ungradable, 0 failed" in out
+    Path("drawn/grade1-seed1.jpg").unlink()
+    code, out, err = run(*command)
+    assert code == 1
+    assert "8 graded, 1 ungradable, 1 failed" in out
+    assert err.startswith("dr: 1 of 10 photographs failed, and the figures are of the others; ")
+    assert err.count("\n") == 1
+    assert "result/predictions.csv" in err
+    # The report is there all the same.
+    assert json.loads(Path("result/report.json").read_text())["ungradable"]["failed"] == 1
+
+
+def test_results_of_before_are_not_left_beside_an_evaluation_that_graded_nothing(
+    run: Run, drawn: Path
+) -> None:
+    command = ("evaluate", "drawn.csv", "--draws", "20", "--out", "result")
+    names = ["confusion.png", "predictions.csv", "report.json", "report.md", "roc.png"]
+    Path("result").mkdir()
+    Path("result/mine.txt").write_text("not of an evaluation")
+    for ways, sentence in (
+        (("--url", "http://127.0.0.1:9"), "no photograph was graded: "),
+        (("--model", "strict"), "no photograph was graded, all are ungradable; "),
+    ):
+        assert run(*command, "--model", str(drawn))[0] == 0
+        assert sorted(path.name for path in Path("result").iterdir()) == sorted(
+            [*names, "mine.txt"]
+        )
+        strict = Path("strict")
+        shutil.rmtree(strict, ignore_errors=True)
+        document = json.loads((Path(shutil.copytree(drawn, strict)) / "model.json").read_text())
+        document["quality_gate"] = {**document["quality_gate"], "min_level": 250.0}
+        (strict / "model.json").write_text(json.dumps(document))
+        code, _, err = run(*command, *ways)
+        assert (code, err.count("\n")) == (1, 1)
+        assert sentence in err
+        assert "result/predictions.csv has a row for each" in err
+        assert sorted(path.name for path in Path("result").iterdir()) == ["mine.txt", names[1]]
+        rows = Path("result/predictions.csv").read_text().splitlines()[1:]
+        assert len(rows) == 10
+        assert not any(",graded," in row for row in rows)
+
+
 def test_a_medmnist_file_needs_no_table(run: Run, site: Path) -> None:
     arguments = ("evaluate", "--npz", "site.npz", "--model", str(site), "--out", "result")
     arguments += ("--draws", "20")
@@ -94,6 +160,7 @@ def test_a_package_is_recalibrated_for_a_site_and_gated(run: Run, site: Path) ->
     assert code == 0
     assert "80 images chose: 80 gradable, 48 referable" in out
     assert "on the test part:" in out
+    assert "note: only 48 referable photographs and 32 others chose temperature" in out
     spec = load_model_spec(Path("small-site"))
     assert spec.id == "small-site"
     assert spec.raw["calibration"]["data"] == "table, part validation of split"
@@ -105,6 +172,101 @@ def test_a_package_is_recalibrated_for_a_site_and_gated(run: Run, site: Path) ->
     verdict = load_model_spec(Path("small-site")).raw["gate"]["verdict"]
     assert f"verdict: {verdict}" in out
     assert verdict in ("refused", "insufficient data")
+
+
+def trained_on(folder: Path, split: str) -> None:
+    """The package says that it was trained on the training part of this split."""
+    table = read_table(Path("table.csv"))
+    division = read_split(Path(split), table)
+    manifest = {
+        "table_sha256": table.digest,
+        "split_sha256": division.digest,
+        "train_sha256": division.digest_of("train"),
+    }
+    record = origin_of(manifest, manifest_sha256="0" * 64, measured_on="test")
+    document = json.loads((folder / "model.json").read_text())
+    document["provenance"] = {"records": record}
+    (folder / "model.json").write_text(json.dumps(document))
+
+
+def test_photographs_that_a_package_was_trained_on_are_not_judged(run: Run, site: Path) -> None:
+    """A second split of the same table puts them into its test part."""
+    renamed(shutil.copytree(site, "other"))
+    split = ("data", "split", "table.csv", "--seed", "5", "--shares", "0.3,0.4,0.3")
+    assert run(*split, "--out", "second.csv")[0] == 0
+    for folder in (site, Path("other")):
+        trained_on(folder, "split.csv")
+    before = load_model_spec(Path("other")).sha256
+    gate = ("model", "gate", "other", "table.csv", "--reference", str(site), "--draws", "20")
+    commands = (
+        ("evaluate", "table.csv", "--model", str(site), "--draws", "20"),
+        ("model", "recalibrate", str(site), "table.csv", "--out", "new", "--draws", "20"),
+        gate,
+    )
+    for command in commands:
+        code, _, err = run(*command, "--split", "second.csv")
+        assert (code, err.count("\n")) == (1, 1)
+        assert "was trained on another split of this table" in err
+        code, _, err = run(*command)
+        assert (code, "was trained on photographs of this very table" in err) == (1, True)
+    for command in (commands[0], gate):
+        code, _, err = run(*command, "--split", "split.csv", "--part", "train")
+        assert (code, "was trained on the part train of this split" in err) == (1, True)
+    code, _, err = run("evaluate", "--npz", "site.npz", "--part", "train", "--model", str(site))
+    assert (code, "was trained on the part train" in err) == (1, True)
+    assert not Path("out").exists()
+    assert not Path("new").exists()
+    assert load_model_spec(Path("other")).sha256 == before
+    with pytest.raises(DataError, match="was trained on another split of this table"):
+        quantise_package(
+            package=str(site), table="table.csv", split="second.csv", out="new", kinds=[],
+            representatives=1, sensitivity=0.9, specificity=0.9, margin=0.02, draws=20,
+            network=None, epochs=1,
+        )  # fmt: skip
+    # One of the two is enough.
+    document = json.loads((site / "model.json").read_text())
+    (site / "model.json").write_text(json.dumps({**document, "provenance": {}}))
+    code, _, err = run(*gate, "--split", "second.csv")
+    assert (code, "package another was trained on another split" in err) == (1, True)
+
+
+def test_the_split_of_the_training_is_judged_without_a_word_and_recorded(
+    run: Run, site: Path
+) -> None:
+    trained_on(site, "split.csv")
+    arguments = ("--split", "split.csv", "--draws", "20")
+    code, out, _ = run("evaluate", "table.csv", "--model", str(site), *arguments)
+    assert (code, "note:" in out) == (0, False)
+    assert "note" not in json.loads(Path("out/evaluation/report.json").read_text())
+    code, out, _ = run("model", "recalibrate", str(site), "table.csv", "--out", "new", *arguments)
+    assert (code, "has no record" in out) == (0, False)
+    raw = load_model_spec(Path("new")).raw
+    assert raw["provenance"] == load_model_spec(site).raw["provenance"]
+    table = read_table(Path("table.csv"))
+    assert raw["calibration"]["records"] == {
+        "table_sha256": table.digest,
+        "split_sha256": read_split(Path("split.csv"), table).digest,
+        "chosen_on": "validation",
+        "measured_on": "test",
+    }
+    code, out, _ = run("evaluate", "table.csv", "--model", "new", *arguments)
+    assert (code, "has no record" in out) == (0, False)
+
+
+def test_a_package_without_a_record_is_judged_with_a_hint(run: Run, site: Path) -> None:
+    renamed(shutil.copytree(site, "other"))
+    hint = "note: package small has no record of the table and split that it was trained on"
+    code, out, _ = run("evaluate", "table.csv", "--model", str(site), "--draws", "20")
+    assert (code, out.count(hint)) == (0, 1)
+    report = json.loads(Path("out/evaluation/report.json").read_text())
+    assert f"note: {report['note']}".startswith(hint)
+    assert f"Note: {report['note']}." in Path("out/evaluation/report.md").read_text()
+    command = ("model", "recalibrate", str(site), "table.csv", "--out", "new")
+    code, out, _ = run(*command)
+    assert (code, out.count(hint)) == (0, 1)
+    assert load_model_spec(Path("new")).raw["calibration"]["records"]["split_sha256"] is None
+    gate = ("model", "gate", "other", "table.csv", "--reference", str(site), "--draws", "20")
+    assert run(*gate)[1].count("has no record of the table and split") == 2
 
 
 def renamed(folder: Path | str) -> None:

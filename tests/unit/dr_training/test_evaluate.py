@@ -1,14 +1,15 @@
 """Figures of merit against cases worked out by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dr_training.bootstrap import bootstrap_figures
 from dr_training.evaluate import (
     accuracy,
     auc,
-    bootstrap,
     class_logits,
     confusion,
     expected_calibration_error,
@@ -98,7 +99,13 @@ def test_the_bootstrap_interval_holds_the_value_and_is_repeatable() -> None:
     rng = np.random.default_rng(1)
     truth = rng.integers(0, 5, 400)
     predicted = np.where(rng.random(400) < 0.8, truth, (truth + 1) % 5)
-    one, two = (bootstrap(accuracy, truth, predicted, draws=300, seed=3) for _ in range(2))
+
+    def figures(index: np.ndarray) -> dict[str, float]:
+        return {"accuracy": accuracy(truth[index], predicted[index])}
+
+    one, two = (
+        bootstrap_figures(figures, [""] * 400, draws=300, seed=3)["accuracy"] for _ in range(2)
+    )
     assert one == two
     assert one.low < one.value < one.high
     # Normal approximation: 1.96 * sqrt(p (1 - p) / n) on either side.
@@ -148,6 +155,62 @@ def test_grader_metrics_of_a_perfect_grader() -> None:
         }
     }
     assert metrics["photographs"] == 50
+
+
+def test_intervals_are_over_patients_where_they_are_named() -> None:
+    """Ten photographs of a patient that are answered alike are one piece of evidence, not ten."""
+    rng = np.random.default_rng(8)
+    eyes = rng.integers(0, 5, 60)
+    said = np.where(rng.random(60) < 0.7, eyes, (eyes + 1) % 5)
+    truth, logits = np.repeat(eyes, 10), 4 * np.eye(5)[np.repeat(said, 10)]
+    patients = [f"p{n // 10}" for n in range(600)]
+
+    def metrics(whose: list[str], rows: slice = slice(None)) -> dict[str, Any]:
+        return grader_metrics(
+            logits[rows], truth[rows], temperature=1.0, thresholds={"one": 0.5}, patients=whose
+        )
+
+    over, apart, single = metrics(patients), metrics([]), metrics([], slice(None, None, 10))
+    assert (over["interval_unit"], over["patients"]) == ("patients", 60)
+    assert "bootstrap over patients, 1000 draws" in over["interval"]
+    assert (apart["interval_unit"], apart["patients"]) == ("photographs", None)
+    assert "bootstrap over photographs, 1000 draws" in apart["interval"]
+    for name in ("accuracy", "quadratic_weighted_kappa", "referable_auc"):
+        # As wide as one photograph of each patient makes it, and three times the other.
+        assert over[name] == single[name]
+        assert over[name]["value"] == apart[name]["value"]
+        widths = [one[name]["high"] - one[name]["low"] for one in (over, apart)]
+        assert widths[0] > 2.5 * widths[1]
+    # No referable photograph is missed: the exact interval is that of so many patients.
+    perfect = grader_metrics(
+        4 * np.eye(5)[truth], truth, temperature=1.0, thresholds={"one": 0.5}, patients=patients
+    )
+    referable = int((eyes >= 2).sum())
+    point = perfect["operating_points"]["one"]["sensitivity"]
+    assert point["low"] == round(0.025 ** (1 / referable), 4)
+
+
+def test_photographs_without_a_patient_among_others_count_as_their_own() -> None:
+    truth = np.arange(50) % 5
+    logits = 4 * np.eye(5)[truth]
+    patients = ["one"] * 25 + [""] * 25
+    metrics: dict[str, Any] = grader_metrics(
+        logits, truth, temperature=1.0, thresholds={"one": 0.5}, patients=patients
+    )
+    assert (metrics["interval_unit"], metrics["patients"]) == ("patients", 1)
+    # The referable ones are those of one patient, and 15 others.
+    point = metrics["operating_points"]["one"]["sensitivity"]
+    assert point["low"] == round(0.025 ** (1 / 16), 4)
+
+
+def test_a_part_without_a_referable_photograph_has_figures_that_are_null() -> None:
+    truth = np.zeros(20, np.int64)
+    metrics: dict[str, Any] = grader_metrics(
+        np.eye(5)[truth], truth, temperature=1.0, thresholds={"one": 0.5}
+    )
+    none = {"value": None, "low": None, "high": None}
+    assert metrics["referable_auc"] == none
+    assert metrics["operating_points"]["one"]["sensitivity"] == none
 
 
 def test_the_sensitivity_at_a_specificity_of_a_case_worked_by_hand() -> None:

@@ -12,17 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from dr_training.bootstrap import Estimate, bootstrap_figures, exact_at_the_ends, units
 from dr_training.data.faults import DataError
 from dr_training.data.readers import Options, read
-from dr_training.evaluate import Estimate, auc, quadratic_weighted_kappa, sensitivity
-from dr_training.evaluation import (
-    bootstrap_figures,
-    evaluate,
-    exact_at_the_ends,
-    predictive_values,
-    roc_curve,
-    units,
-)
+from dr_training.evaluate import auc, quadratic_weighted_kappa, sensitivity
+from dr_training.evaluation import evaluate, predictive_values, roc_curve
 from dr_training.evaluation_page import estimate, write_evaluation
 from dr_training.scoring import ModelAnswer, score_answers, score_package
 from tests.unit.dr_training.scored import answers, scored

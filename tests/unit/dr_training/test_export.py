@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 
 from dr_training import random_package, sheets, train_demo
-from dr_training.evaluate import referable_score, sensitivity, softmax, specificity
+from dr_training.evaluate import (
+    grader_metrics,
+    referable_score,
+    sensitivity,
+    softmax,
+    specificity,
+)
 from dr_training.export import DenseLayer, PackageContent, environment, write_package
 from dr_training.lesions import GRADES
 from dr_training.model_card import DEMO_NOTICE, RANDOM_NOTICE, model_card
+from dr_training.origin import origin_of
 from dr_training.recipe import Recipe
 from dr_training.train_demo import HIGH_SENSITIVITY, HIGH_SPECIFICITY, choose_operating_points
 from inference_image.contract import NOT_ASSESSED
@@ -139,6 +146,39 @@ def test_a_card_says_what_the_package_is_not_and_invents_no_figure(tmp_path: Pat
     told = model_card({**document, "gate": gated, "task": "referable"})
     assert "**refused**. sensitivity may have fallen by 0.2000" in told
     assert "says referable or not, and no grade" in told
+
+
+def test_a_card_says_of_how_many_patients_the_photographs_are(tmp_path: Path) -> None:
+    truth = np.arange(40) % 5
+    metrics = grader_metrics(
+        4 * np.eye(5)[truth],
+        truth,
+        temperature=1.0,
+        thresholds={"one": 0.5},
+        patients=[f"p{n // 2}" for n in range(40)],
+    )
+    write_package(_content(metrics={"data": "a test part", **metrics}, card=None), tmp_path)
+    card = (tmp_path / "MODEL_CARD.md").read_text()
+    assert (
+        "On a test part, n = 40 photographs of 20 patients; in brackets: 95 % percentile bootstrap"
+        in card
+    )
+    assert "bootstrap over patients, 1000 draws" in card
+
+
+def test_a_card_names_table_and_split_by_their_digests(tmp_path: Path) -> None:
+    manifest = {
+        name: letter * 64 for name, letter in (("table_sha256", "a"), ("train_sha256", "c"))
+    }
+    for split in ("b" * 64, None):
+        record = origin_of(
+            {**manifest, "split_sha256": split}, manifest_sha256="d" * 64, measured_on="validation"
+        )
+        write_package(_content(provenance={"records": record}, card=None), tmp_path)
+        card = (tmp_path / "MODEL_CARD.md").read_text()
+        named = f"Of table `{'a' * 12}`" + (f", split `{'b' * 12}`" if split else "")
+        assert f"{named} (first digits of their digests) it was trained on the part train" in card
+        assert "its figures are of the part validation." in card
 
 
 def test_a_referral_package_has_its_own_two_labels(tmp_path: Path) -> None:

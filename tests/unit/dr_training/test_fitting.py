@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dr_training.backbones import weights_and_reason, weights_words
 from dr_training.data.faults import DataError
 from dr_training.fitting.compare import markdown, ranked
 from dr_training.fitting.figures import mean_auc, validation_figures
@@ -164,13 +165,37 @@ def test_networks_are_ranked_by_quality_and_those_that_are_beaten_are_not_on_the
     assert "could not be had" not in page
 
 
-def test_why_weights_are_random_stands_below_the_ranking() -> None:
+@pytest.mark.parametrize("old", [False, True])
+def test_why_weights_are_random_stands_below_the_ranking(old: bool) -> None:
     reason = "ImageNet's weights of VGG16 cannot be had: URL fetch failure (no name)"
     rows = [_row("vgg16", 0.5, 2.0, 2.0), _row("small-resnet", 0.6, 1.0, 1.0)]
-    rows[0]["backbone_weights"] = f"random ({reason})"
-    rows[1]["backbone_weights"] = "random"
+    if old:
+        # As comparisons of before the field say it.
+        rows[0]["backbone_weights"] = f"random ({reason})"
+        rows[1]["backbone_weights"] = "random"
+    else:
+        rows[0].update(backbone_weights="random", why_random=reason)
+        rows[1].update(backbone_weights="random", why_random=None)
     page = markdown(ranked(rows))
     table = [line for line in page.splitlines() if line.startswith("|")]
     assert not any("URL" in line for line in table)
     assert [line.split(" | ")[9] for line in table[2:]] == ["random", "random †"]
     assert page.endswith(f"† Random, because others could not be had:\n\n- vgg16: {reason}\n")
+
+
+def test_a_reason_is_read_from_its_field_whatever_the_weights_are_called() -> None:
+    for record, weights, reason in (
+        ({"backbone_weights": "random (seed 3)", "why_random": None}, "random (seed 3)", None),
+        ({"backbone_weights": "random", "why_random": "no net"}, "random", "no net"),
+        (
+            {"backbone_weights": "ImageNet (keras.applications)"},
+            "ImageNet (keras.applications)",
+            None,
+        ),
+        ({"backbone_weights": "random (no (such) net)"}, "random", "no (such) net"),
+    ):
+        assert weights_and_reason(record) == (weights, reason)
+    assert (
+        weights_words({"backbone_weights": "random", "why_random": "no net"}) == "random (no net)"
+    )
+    assert weights_words({"backbone_weights": "random (no net)"}) == "random (no net)"

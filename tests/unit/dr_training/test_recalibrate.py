@@ -92,6 +92,25 @@ def test_the_new_package_serves_and_keeps_the_weights(package: Path, tmp_path: P
     assert f"{made.spec.operating_points[0].threshold:.4f}" in card
 
 
+def test_few_images_and_a_temperature_at_its_bound_are_told_of(
+    package: Path, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(4)
+    truth = [int(one) for one in rng.integers(0, 5, 90)]
+    guessed = scored(truth, softmax(rng.normal(0, 60, (90, 5)), TINY_TEMPERATURE))
+    aims = {"sensitivity": 0.8, "specificity": 0.8, "data": "x"}
+    made = recalibrate(package, guessed, tmp_path / "a", model_id="a", **aims)
+    bound, few = made.document["calibration"]["remarks"]
+    assert made.spec.temperature == 8
+    assert "the temperature is 8, the highest that is tried" in bound
+    assert f"only {sum(one >= 2 for one in truth)} referable photographs" in few
+    card = (tmp_path / "a" / "MODEL_CARD.md").read_text()
+    assert f"Note: {bound}. Note: {few}." in card
+    good = recalibrate(package, answers(400), tmp_path / "b", model_id="b", **aims)
+    assert good.document["calibration"]["remarks"] == []
+    assert "Note:" not in (tmp_path / "b" / "MODEL_CARD.md").read_text()
+
+
 def test_ungradable_images_choose_nothing_and_are_counted(package: Path, tmp_path: Path) -> None:
     base = answers(300)
     gradable = np.arange(300) >= 40

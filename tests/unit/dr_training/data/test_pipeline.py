@@ -1,6 +1,7 @@
 """The input pipeline: each record once an epoch, seeded, and bad records named before training."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,14 @@ def rewritten(folder: Path, features: dict[str, list[bytes] | list[int]], place:
         for index, record in enumerate(old):
             writer.write(encode_example(features) if index == place else record)
     return folder
+
+
+def test_a_part_knows_whose_its_pictures_are_and_which_are_nobodys(records: Path) -> None:
+    assert set(Counter(TrainingData.open(records).part("train").patients).values()) == {5}
+    part = TrainingData.open(rewritten(records, example(**{"image/patient": [b""]}))).part("train")
+    assert part.patients.count("") == 1
+    # For the folds of a head: a picture of nobody's stays with its own copies.
+    assert part.owners[part.patients.index("")] == "0"
 
 
 def test_an_epoch_visits_every_record_once_in_an_order_of_its_own(train: Part) -> None:

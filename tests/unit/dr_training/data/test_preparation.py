@@ -212,6 +212,83 @@ def test_a_folder_with_other_files_is_refused_and_one_of_ours_is_renewed(
     assert len(list((tmp_path / "records").glob("*.tfrecord"))) == 3
 
 
+def held(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+def test_records_of_other_data_are_not_overwritten_without_a_word(
+    drawn_table: Table, tmp_path: Path
+) -> None:
+    split = make_split(drawn_table, seed=0)
+    plan = Plan.usual(size_px=64)
+    folder = tmp_path / "records"
+    prepare(drawn_table, split, folder, plan=plan)
+    before = held(folder)
+    eyes = ("seed0", "seed1", "seed2")
+    fewer = Table(tuple(one for one in drawn_table if one.patient in eyes))
+    other = make_split(fewer, seed=0)
+    for table, division, way, sentence in (
+        (fewer, other, plan, "holds records of another table; name a new folder, or"),
+        (drawn_table, make_split(drawn_table, seed=9), plan, "holds records of another split"),
+        (drawn_table, split, replace(plan, size_px=96), "prepared in another way"),
+        (drawn_table, split, replace(plan, seed=3), "prepared in another way"),
+    ):
+        with pytest.raises(DataError, match=sentence) as caught:
+            prepare(table, division, folder, plan=way)
+        assert "--replace" not in caught.value.anonymous
+        assert held(folder) == before
+    # The same again is the same, and other data where that is meant.
+    prepare(drawn_table, split, folder, plan=plan)
+    assert held(folder) == before
+    prepare(fewer, other, folder, plan=plan, replace=True)
+    assert len(qc_rows(folder)) == 15
+    assert sum(len(part) for part in TrainingData.open(folder).parts.values()) == 15
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(DataError, match=r"holds a manifest.json that cannot be read"):
+        prepare(drawn_table, split, folder, plan=plan)
+
+
+def test_records_stay_whole_until_the_new_ones_are(drawn_table: Table, tmp_path: Path) -> None:
+    split = make_split(drawn_table, seed=0)
+    folder = tmp_path / "records"
+    prepare(drawn_table, split, folder, plan=Plan.usual(size_px=64))
+    before = held(folder)
+
+    def interrupted(done: int, _total: int) -> None:
+        if done == 20:
+            raise KeyboardInterrupt
+
+    other = Plan.usual(size_px=96)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(drawn_table, split, folder, plan=other, replace=True, progress=interrupted)
+    assert held(folder) == before
+    for one in drawn_table:
+        Path(one.path).unlink()
+    with pytest.raises(DataError, match=r"could be used: 30 unreadable; .*records is as it was"):
+        prepare(drawn_table, split, folder, plan=other, replace=True)
+    assert held(folder) == before
+    with pytest.raises(DataError, match=r"empty/qc.csv says why for each"):
+        prepare(drawn_table, split, tmp_path / "empty", plan=other)
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == ["qc.csv"]
+    assert {row["status"] for row in qc_rows(tmp_path / "empty")} == {"unreadable"}
+
+
+def test_records_that_somebody_else_wrote_are_other_files(
+    drawn_table: Table, tmp_path: Path
+) -> None:
+    theirs = write_bytes(tmp_path / "records" / "train-00000-of-00010.tfrecord", b"theirs")
+    write_bytes(tmp_path / "records" / "eyes.tfrecord", b"theirs")
+    with pytest.raises(DataError, match="holds other files"):
+        prepare(
+            drawn_table,
+            make_split(drawn_table, seed=0),
+            theirs.parent,
+            plan=Plan.usual(size_px=64),
+            replace=True,
+        )
+    assert theirs.read_bytes() == b"theirs"
+
+
 @pytest.mark.parametrize(
     "wrong", [{"image_format": "gif"}, {"size_px": 4}, {"records_per_shard": 0}]
 )

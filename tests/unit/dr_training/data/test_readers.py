@@ -1,6 +1,7 @@
 """Each layout as it is published, and every way in which one is not."""
 
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -299,6 +300,33 @@ def test_all_faults_of_a_data_set_come_in_one_message(aptos: Path) -> None:
     reading = read("aptos", aptos, Options(keep_unreadable=True))
     assert [one.id for one in reading.table if not one.readable] == ["01a240", "02a240"]
     assert len(reading.notes) == 2
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_a_photograph_that_was_cut_off_is_found_out_by_its_row(
+    tmp_path: Path, drawn: Draw, form: str
+) -> None:
+    """Its header says nothing of it; the sentence names the row, and not whose it is."""
+    names = [f"souza-maria-{n}.{form.lower()}" for n in range(4)]
+    for n, name in enumerate(names):
+        data = drawn(n, n, form)
+        write_bytes(tmp_path / name, data[: len(data) * 2 // 3] if n == 2 else data)
+    rows = [(name, n, f"souza-{n}") for n, name in enumerate(names)]
+    labels = write_csv(tmp_path / "labels.csv", ["image", "grade", "case"], rows)
+    options = Options(patient_column="case")
+    with pytest.raises(DataError) as caught:
+        read("csv", labels, options)
+    assert str(caught.value) == (
+        "the data set cannot be used: labels.csv row 4: the photograph cannot be decoded: "
+        f"The {form} cannot be decoded: it is truncated or damaged."
+    )
+    assert "souza" not in caught.value.anonymous
+    assert "a photograph cannot be read" in caught.value.anonymous
+    kept = read("csv", labels, replace(options, keep_unreadable=True))
+    assert [one.readable for one in kept.table] == [True, True, False, True]
+    assert "labels.csv row 4: the photograph cannot be decoded" in kept.notes[0]
+    unseen = read("csv", labels, replace(options, headers_only=True))
+    assert all(one.readable for one in unseen.table)
 
 
 def test_missing_columns_files_and_rows_are_named(aptos: Path, tmp_path: Path) -> None:
