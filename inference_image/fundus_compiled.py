@@ -124,8 +124,9 @@ def find_disc(
         width, height = thumbnail.size
         return int(search(thumbnail.tobytes(), height, width, triplets_at, angles, numbers))
 
-    answer = ask(None)
-    if answer == _ASKS_FOR_TRIPLETS:  # most photographs need none, and NumPy makes them slowly
+    # NumPy takes milliseconds to make them, and whoever starts needs none.
+    answer = ask(_address(triplets) if triplets.cache_info().currsize else None)
+    if answer == _ASKS_FOR_TRIPLETS:
         answer = ask(_address(triplets))
     if answer == _NOT_TAKEN:
         return None, False

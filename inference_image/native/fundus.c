@@ -642,13 +642,45 @@ int dr_search(const uint8_t *rgb, int height, int width, const double *triplets,
 
 /* ---- pictures in memory ------------------------------------------------------------------ */
 
+/* Averages cells of `columns` pixels each, of which `rows` rows have been added up. */
+INLINED uint8_t *average(const uint16_t *sums, int cells, int columns, int rows, uint8_t *rgb)
+{
+    uint32_t count = (uint32_t)(rows * columns), half = count / 2;
+    uint32_t multiplier = (uint32_t)(4294967296.0f / (float)(256 * count));
+    /* Where they fit into 16 bits, the sums of a pixel are added as one number. */
+    int fit = count <= 256;
+    for (int cell = 0; cell < cells; cell++) {
+        uint32_t red = half, green = half, blue = half;
+        if (fit) {
+            uint64_t all = 0, one;
+            for (int i = 0; i < columns; i++, sums += PIXEL_BYTES) {
+                __builtin_memcpy(&one, sums, sizeof one);
+                all += one;
+            }
+            red += all & 0xffff;
+            green += all >> 16 & 0xffff;
+            blue += all >> 32 & 0xffff;
+        }
+        for (int i = 0; !fit && i < columns; i++, sums += PIXEL_BYTES) {
+            red += sums[0];
+            green += sums[1];
+            blue += sums[2];
+        }
+        *rgb++ = (uint8_t)(red * multiplier >> 24);
+        *rgb++ = (uint8_t)(green * multiplier >> 24);
+        *rgb++ = (uint8_t)(blue * multiplier >> 24);
+    }
+    return rgb;
+}
+
 /* Averages squares of factor x factor pixels to bytes of RGB; at the right and at the bottom what
  * there is of them. Rounds as Pillow's `reduce`: by a multiplier of 32 bits that is a float's. */
 INLINED void reduce(const uint8_t *pixels, int row_bytes, int width, int height, int factor,
                     uint8_t *rgb)
 {
     uint16_t sums[WIDEST * PIXEL_BYTES];
-    int whole = width / factor, values = width * PIXEL_BYTES;
+    int whole = width / factor, cells = (width + factor - 1) / factor;
+    int values = width * PIXEL_BYTES;
     for (int top = 0; top < height; top += factor) {
         int rows = smaller(factor, height - top);
         for (int i = 0; i < values; i++) sums[i] = 0;
@@ -656,21 +688,9 @@ INLINED void reduce(const uint8_t *pixels, int row_bytes, int width, int height,
             const uint8_t *from = pixels + (ptrdiff_t)(top + row) * row_bytes;
             for (int i = 0; i < values; i++) sums[i] = (uint16_t)(sums[i] + from[i]);
         }
-        for (int cell = 0; cell * factor < width; cell++) {
-            int columns = cell < whole ? factor : width - whole * factor;
-            uint32_t count = (uint32_t)(rows * columns), half = count / 2;
-            uint32_t multiplier = (uint32_t)(4294967296.0f / (float)(256 * count));
-            const uint16_t *from = sums + cell * factor * PIXEL_BYTES;
-            uint32_t red = half, green = half, blue = half;
-            for (int i = 0; i < columns * PIXEL_BYTES; i += PIXEL_BYTES) {
-                red += from[i];
-                green += from[i + 1];
-                blue += from[i + 2];
-            }
-            *rgb++ = (uint8_t)(red * multiplier >> 24);
-            *rgb++ = (uint8_t)(green * multiplier >> 24);
-            *rgb++ = (uint8_t)(blue * multiplier >> 24);
-        }
+        rgb = average(sums, whole, factor, rows, rgb);
+        if (whole < cells)
+            rgb = average(sums + whole * factor * PIXEL_BYTES, 1, width - whole * factor, rows, rgb);
     }
 }
 
