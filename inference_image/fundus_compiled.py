@@ -36,38 +36,21 @@ _Box: Final = ctypes.c_float * 4
 _REDUCED_FROM: Final = 2 * REDUCING_GAP
 
 
-class _ArrowArray(ctypes.Structure):
-    """Of the Arrow C data interface, by which Pillow shows the memory of a picture."""
-
-
-_ArrowArray._fields_ = [
-    *(
-        (name, ctypes.c_int64)
-        for name in ("length", "nulls", "offset", "buffer_count", "children_count")
-    ),
-    ("buffers", ctypes.POINTER(ctypes.c_void_p)),
-    ("children", ctypes.POINTER(ctypes.POINTER(_ArrowArray))),
-    *((name, ctypes.c_void_p) for name in ("dictionary", "release", "private")),
-]
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-def _memory(picture: Image.Image) -> tuple[int, Any]:
-    """Where the pixels of an RGB picture are, four bytes each in row after row, and what keeps them
-    there; 0 where they are not in one place, as those of more than 16 MiB."""
+def _memory(picture: Image.Image) -> tuple[int | None, object]:
+    """Where Pillow says how an RGB picture lies in memory, and what keeps it there; None where it
+    does not lie in one place, as more than 16 MiB do not."""
     if picture.mode != "RGB":
-        return 0, None
+        return None, None
     try:
         capsule = picture.__arrow_c_array__()[1]
     except ValueError:
-        return 0, None
-    array = _ArrowArray.from_address(_capsule_pointer(capsule, b"arrow_array"))
-    samples = array.children[0].contents
-    if samples.length != 4 * picture.width * picture.height:
-        return 0, None
-    return int(samples.buffers[1] or 0), capsule
+        return None, None
+    return _capsule_pointer(capsule, b"arrow_array"), capsule
 
 
 @lru_cache(maxsize=1)
@@ -80,7 +63,7 @@ def _library() -> Any:
         ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, _DiscNumbers,
     )  # fmt: skip
     library.dr_find.argtypes = (
-        ctypes.c_void_p, *(6 * (ctypes.c_int,)), ctypes.c_void_p, ctypes.c_void_p, _DiscNumbers,
+        ctypes.c_void_p, *(7 * (ctypes.c_int,)), ctypes.c_void_p, ctypes.c_void_p, _DiscNumbers,
     )  # fmt: skip
     library.dr_resize.argtypes = (
         ctypes.c_void_p, ctypes.c_int, ctypes.c_int, _Box, ctypes.c_int,
@@ -111,15 +94,14 @@ def find_disc(
         raise ValueError(f"a thumbnail has at most {THUMBNAIL_PX} pixels a side")
     numbers = _DiscNumbers()
     angles = _address(bin_directions)
-    pixels, _kept = _memory(picture)
+    shown, _kept = _memory(picture)
     find, search = _library().dr_find, _library().dr_search
 
     def ask(triplets_at: int | None) -> int:
-        if pixels:
-            words = (picture.width, left, top, *size, factor)
-            answer = int(find(pixels, *words, triplets_at, angles, numbers))
-            if answer != _NOT_TAKEN:
-                return answer
+        words = (*picture.size, left, top, *size, factor)
+        answer = int(find(shown, *words, triplets_at, angles, numbers))
+        if answer != _NOT_TAKEN:
+            return answer
         thumbnail = thumbnail_of(picture, box, factor)
         width, height = thumbnail.size
         return int(search(thumbnail.tobytes(), height, width, triplets_at, angles, numbers))
@@ -138,14 +120,13 @@ def resize_into(
 ) -> None:
     """As `resampling.resize_into`."""
     height, width = target.shape[:2]
-    pixels, _kept = _memory(picture)
+    shown, _kept = _memory(picture)
     across, down = (box[2] - box[0]) / width, (box[3] - box[1]) / height
     if (
-        not pixels
-        or target.strides[1:] != (3, 1)
+        target.strides[1:] != (3, 1)
         or (not bilinear and max(across, down) >= _REDUCED_FROM)
         or _library().dr_resize(
-            pixels, *picture.size, _Box(*box), bilinear, target.ctypes.data, width, height,
+            shown, *picture.size, _Box(*box), bilinear, target.ctypes.data, width, height,
             target.strides[0],
         )
     ):  # fmt: skip

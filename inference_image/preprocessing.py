@@ -291,9 +291,11 @@ def _span(start: float, length: int, scale: float, size_px: int) -> tuple[int, i
 
 
 def _mask_outside(pixels: ByteArray, fraction: float, level: int) -> ByteArray:
-    masked = pixels * _disc_mask(pixels.shape[0], fraction)
+    """The same with `level` outside of the disc; in place, but for a picture's own memory."""
+    mask = _disc_mask(pixels.shape[0], fraction)
+    masked = np.multiply(pixels, mask, out=pixels if pixels.flags.writeable else None)
     if level:
-        masked += (1 - _disc_mask(pixels.shape[0], fraction)) * np.uint8(level)
+        masked += (1 - mask) * np.uint8(level)
     return masked
 
 

@@ -70,9 +70,11 @@ enum {
 API int dr_kernel_version(void);
 API int dr_search(const uint8_t *rgb, int height, int width, const double *triplets,
                   const double *angles, double *found);
-API int dr_find(const uint8_t *pixels, int picture_width, int left, int top, int width, int height,
-                int factor, const double *triplets, const double *angles, double *found);
-API int dr_resize(const uint8_t *pixels, int width, int height, const float *box, int bilinear,
+typedef struct Picture Picture;
+API int dr_find(const Picture *picture, int picture_width, int picture_height, int left, int top,
+                int width, int height, int factor, const double *triplets, const double *angles,
+                double *found);
+API int dr_resize(const Picture *picture, int width, int height, const float *box, int bilinear,
                   uint8_t *result, int result_width, int result_height, int result_row_bytes);
 API int dr_measure(const uint8_t *rgb, int side, int margin, int step, int sharp_margin,
                    double hidden, double *measures);
@@ -642,6 +644,29 @@ int dr_search(const uint8_t *rgb, int height, int width, const double *triplets,
 
 /* ---- pictures in memory ------------------------------------------------------------------ */
 
+/* A picture as Pillow shows it: an ArrowArray of the Arrow C data interface, whose only child has
+ * the samples, four for each pixel, row after row. */
+struct Picture {
+    int64_t length, nulls, offset, buffer_count, child_count;
+    const void **buffers;
+    Picture **children;
+    Picture *dictionary;
+    void (*release)(Picture *);
+    void *private_data;
+};
+
+/* The first sample; NULL for what is laid out in another way, or is of another size. */
+static const uint8_t *pixels_of(const Picture *picture, int width, int height)
+{
+    int64_t pixels = (int64_t)width * height;
+    if (!picture || picture->length != pixels || picture->offset || picture->child_count != 1)
+        return NULL;
+    const Picture *samples = picture->children[0];
+    if (samples->length != PIXEL_BYTES * pixels || samples->offset || samples->buffer_count != 2)
+        return NULL;
+    return samples->buffers[1];
+}
+
 /* Averages cells of `columns` pixels each, of which `rows` rows have been added up. */
 INLINED uint8_t *average(const uint16_t *sums, int cells, int columns, int rows, uint8_t *rgb)
 {
@@ -718,16 +743,21 @@ static int reduce_to(const uint8_t *pixels, int row_bytes, int width, int height
 
 /* Looks for the disc within a box of a picture, by its thumbnail.
  *
- * pixels: rows of picture_width pixels of 4 bytes. left, top, width, height: of the box.
+ * picture: of picture_width x picture_height pixels. left, top, width, height: of the box.
  * factor: so many pixels a side become one of the thumbnail. Others and result: as `dr_search`,
  * with the disc in pixels of the thumbnail.
  */
-int dr_find(const uint8_t *pixels, int picture_width, int left, int top, int width, int height,
-            int factor, const double *triplets, const double *angles, double *found)
+int dr_find(const Picture *picture, int picture_width, int picture_height, int left, int top,
+            int width, int height, int factor, const double *triplets, const double *angles,
+            double *found)
 {
+    const uint8_t *pixels = pixels_of(picture, picture_width, picture_height);
     uint8_t rgb[3 * LONGEST_SIDE * LONGEST_SIDE];
     /* Sums of a column of so many bytes fit into 16 bits. */
-    if (width < 1 || height < 1 || width > WIDEST || factor < 1 || factor > 256) return -1;
+    if (!pixels || width > WIDEST || factor < 1 || factor > 256) return -1;
+    if (left < 0 || top < 0 || width < 1 || height < 1 || width > picture_width - left
+        || height > picture_height - top)
+        return -1;
     int small_width = (width + factor - 1) / factor, small_height = (height + factor - 1) / factor;
     if (larger(small_width, small_height) > LONGEST_SIDE) return -1;
     int row_bytes = PIXEL_BYTES * picture_width;
@@ -891,16 +921,17 @@ static void level_counts(Taps *taps, int source, int result)
 
 /* Resamples a box of a picture.
  *
- * pixels: rows of `width` pixels of 4 bytes. box: left, top, right, bottom within them. bilinear: 1,
- * or 0 for the mean of each pixel's area. result: result_height rows of result_width RGB pixels,
+ * picture: of width x height pixels. box: left, top, right, bottom within them. bilinear: 1, or 0
+ * for the mean of each pixel's area. result: result_height rows of result_width RGB pixels,
  * each row result_row_bytes after the one before. Returns 0, and -1 for what it does not take.
  */
-int dr_resize(const uint8_t *pixels, int width, int height, const float *box, int bilinear,
+int dr_resize(const Picture *picture, int width, int height, const float *box, int bilinear,
               uint8_t *result, int result_width, int result_height, int result_row_bytes)
 {
     Taps across[WIDEST_RESULT], down[WIDEST_RESULT];
+    const uint8_t *pixels = pixels_of(picture, width, height);
     int longest = larger(result_width, result_height);
-    if (smaller(result_width, result_height) < 1 || longest > WIDEST_RESULT) return -1;
+    if (!pixels || smaller(result_width, result_height) < 1 || longest > WIDEST_RESULT) return -1;
     if (!(box[0] >= 0 && box[1] >= 0 && box[0] < box[2] && box[1] < box[3] && box[2] <= width
           && box[3] <= height))
         return -1;

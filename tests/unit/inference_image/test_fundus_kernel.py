@@ -208,6 +208,21 @@ def test_resampling_agrees(size: tuple[int, int], box: tuple[float, float, float
     check_resized(Image.fromarray(draw.integers(0, 256, (380, 500, 3), dtype=np.uint8)), size, box)
 
 
+def test_an_ordinary_photograph_needs_nothing_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the kernel would be there and idle, since Pillow shows its memory in another way."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("Pillow was asked")
+
+    monkeypatch.setattr(fundus_compiled, "thumbnail_of", never)
+    monkeypatch.setattr(resampling, "resize_into", never)
+    for side in (224, 500, 1200):
+        picture = Image.fromarray(draw_fundus(3, 2, side).image)
+        circle = fundus.find_circle(picture)
+        assert circle.found
+        assert square(picture, circle, 224).any()
+
+
 @pytest.mark.parametrize("level", [0, 1, 127, 254, 255])
 def test_a_plane_stays_as_it_is(level: int) -> None:
     found = np.zeros((224, 224, 3), np.uint8)
