@@ -78,10 +78,20 @@ def _library() -> Any:
     return library
 
 
-@lru_cache(maxsize=2)
-def _address(table: Any) -> int:
-    """Where the numbers of a table that is kept for good begin."""
-    return int(table().ctypes.data)
+@lru_cache(maxsize=1)
+def _angles_at() -> int:
+    """Where the numbers of the table begin, which is kept for good."""
+    return int(bin_directions().ctypes.data)
+
+
+# The same of the triplets, once a photograph has asked for them: NumPy takes milliseconds to make
+# them, and whoever starts needs none.
+_triplets_at: list[int] = []
+
+
+def _make_triplets() -> int:
+    _triplets_at[:] = [int(triplets().ctypes.data)]
+    return _triplets_at[0]
 
 
 def find_disc(
@@ -93,23 +103,24 @@ def find_disc(
     if max(size) > factor * THUMBNAIL_PX:
         raise ValueError(f"a thumbnail has at most {THUMBNAIL_PX} pixels a side")
     numbers = _DiscNumbers()
-    angles = _address(bin_directions)
+    angles_at = _angles_at()
     shown, _kept = _memory(picture)
-    find, search = _library().dr_find, _library().dr_search
+    library = _library()
 
     def ask(triplets_at: int | None) -> int:
         words = (*picture.size, left, top, *size, factor)
-        answer = int(find(shown, *words, triplets_at, angles, numbers))
+        answer: int = library.dr_find(shown, *words, triplets_at, angles_at, numbers)
         if answer != _NOT_TAKEN:
             return answer
         thumbnail = thumbnail_of(picture, box, factor)
         width, height = thumbnail.size
-        return int(search(thumbnail.tobytes(), height, width, triplets_at, angles, numbers))
+        return int(
+            library.dr_search(thumbnail.tobytes(), height, width, triplets_at, angles_at, numbers)
+        )
 
-    # NumPy takes milliseconds to make them, and whoever starts needs none.
-    answer = ask(_address(triplets) if triplets.cache_info().currsize else None)
+    answer = ask(_triplets_at[0] if _triplets_at else None)
     if answer == _ASKS_FOR_TRIPLETS:
-        answer = ask(_address(triplets))
+        answer = ask(_make_triplets())
     if answer == _NOT_TAKEN:
         return None, False
     return Disc(*numbers) if answer & _FOUND else None, bool(answer & _FRAMED)
