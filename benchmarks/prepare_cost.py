@@ -106,10 +106,11 @@ def measure(data: bytes, *, rounds: int) -> dict[str, float]:
         picture = decoded.image
         prepared = timer("prepare", partial(preparation, picture, scale=decoded.scale))
         timer("network", partial(runtime.predict, prepared.pixels))
-        # The parts of the above once more, each by itself; what is left is the resampling.
+        # Parts of the above once more, each by itself; what is left is the resampling, which the
+        # compiled kernel does. What Pillow takes for it stands beside it.
         circle = timer("of it geometry", partial(find_circle, picture))
         timer("of it verdict", partial(assess, circle, prepared.pixels, gate))
-        timer("of it Pillow's resize", partial(_resize, picture, prepared.pixels.shape[0], circle))
+        timer("beside it: Pillow's", partial(_resize, picture, prepared.pixels.shape[0], circle))
         runtime.predict(prepared.pixels)
         timer("floor: 10 small calls", lambda: [call() for call in _SMALL_CALLS])
     return timer.medians()

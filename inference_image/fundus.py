@@ -12,7 +12,7 @@ A disc alone is no retina: the verdict also asks for the colours of one, and for
 are dark, thin and long on a brighter ground. docs/quality-gate.md says how well that works.
 
 Search and measures exist twice, with the same answers: in NumPy, and compiled (native/fundus.c),
-which takes a tenth of the time and is used where `kernel.load` finds it.
+which takes a fifth of the time and is used where `kernel.load` finds it.
 """
 
 import math

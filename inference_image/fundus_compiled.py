@@ -5,6 +5,7 @@ those are hundreds of small calls, and this is one. ctypes lets other threads ru
 """
 
 import ctypes
+import threading
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from PIL import Image
 
 from inference_image import kernel, resampling
 from inference_image.fundus_terms import (
+    SHORTEST_SIDE_PX,
     THUMBNAIL_PX,
     VESSEL_PX,
     Disc,
@@ -78,20 +80,25 @@ def _library() -> Any:
     return library
 
 
-@lru_cache(maxsize=1)
-def _angles_at() -> int:
-    """Where the numbers of the table begin, which is kept for good."""
-    return int(bin_directions().ctypes.data)
+# Threads look at what the first one makes: it is made before there are others, or behind a lock,
+# and kept for good.
+_ANGLES: Final = bin_directions()
+_ANGLES_AT: Final = int(_ANGLES.ctypes.data)
+# Once a photograph has asked for them: NumPy takes milliseconds to make them, and whoever starts
+# needs none.
+_triplets_made: Final[list[npt.NDArray[np.float64]]] = []
+_triplets_lock: Final = threading.Lock()
 
 
-# The same of the triplets, once a photograph has asked for them: NumPy takes milliseconds to make
-# them, and whoever starts needs none.
-_triplets_at: list[int] = []
+def _triplets_at() -> int | None:
+    """Where the triplets are; None as long as no photograph has asked for them."""
+    return int(_triplets_made[0].ctypes.data) if _triplets_made else None
 
 
-def _make_triplets() -> int:
-    _triplets_at[:] = [int(triplets().ctypes.data)]
-    return _triplets_at[0]
+def _make_triplets() -> None:
+    with _triplets_lock:
+        if not _triplets_made:
+            _triplets_made.append(triplets())
 
 
 def find_disc(
@@ -102,25 +109,27 @@ def find_disc(
     size = (right - left, bottom - top)
     if max(size) > factor * THUMBNAIL_PX:
         raise ValueError(f"a thumbnail has at most {THUMBNAIL_PX} pixels a side")
+    if min(size) <= factor * (SHORTEST_SIDE_PX - 1):
+        return None, False
     numbers = _DiscNumbers()
-    angles_at = _angles_at()
     shown, _kept = _memory(picture)
     library = _library()
 
     def ask(triplets_at: int | None) -> int:
         words = (*picture.size, left, top, *size, factor)
-        answer: int = library.dr_find(shown, *words, triplets_at, angles_at, numbers)
+        answer: int = library.dr_find(shown, *words, triplets_at, _ANGLES_AT, numbers)
         if answer != _NOT_TAKEN:
             return answer
         thumbnail = thumbnail_of(picture, box, factor)
         width, height = thumbnail.size
         return int(
-            library.dr_search(thumbnail.tobytes(), height, width, triplets_at, angles_at, numbers)
+            library.dr_search(thumbnail.tobytes(), height, width, triplets_at, _ANGLES_AT, numbers)
         )
 
-    answer = ask(_triplets_at[0] if _triplets_at else None)
+    answer = ask(_triplets_at())
     if answer == _ASKS_FOR_TRIPLETS:
-        answer = ask(_make_triplets())
+        _make_triplets()
+        answer = ask(_triplets_at())
     if answer == _NOT_TAKEN:
         return None, False
     return Disc(*numbers) if answer & _FOUND else None, bool(answer & _FRAMED)
@@ -166,3 +175,8 @@ def vesselness(green: ByteArray, least: float) -> float:
     if green.strides[0] != green.shape[1] * green.strides[1]:
         green = np.ascontiguousarray(green)
     return float(_library().dr_vesselness(green.ctypes.data, green.strides[1], least))
+
+
+# Before there are threads: two that look a function up at once would give it its types twice.
+if kernel.load() is not None:
+    _library()

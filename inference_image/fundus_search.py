@@ -45,6 +45,7 @@ _SCORED_POINTS: Final = 128
 # Shares and medians of a thumbnail are counted on every second pixel of every second row; a
 # thumbnail with a shorter side than this has too few for that.
 _MIN_SAMPLED_PX: Final = 64
+_SAME_LOSS: Final = 1e-9
 # So near to the frame an edge is the frame's.
 _FRAME_EDGE_PX: Final = 2
 # Red minus blue of a corner that no background has, but a retina in full light does.
@@ -316,7 +317,9 @@ def _best_hypothesis(
     gaps = circles @ terms
     np.abs(gaps, out=gaps)
     # Truncated loss rather than a count: among equal counts the tighter circle wins.
-    best = int(np.minimum(gaps, 1.0, out=gaps).sum(axis=1).argmin())
+    # Mirrored circles lose the same, up to the order of the sums: the first of them counts.
+    losses = np.minimum(gaps, 1.0, out=gaps).sum(axis=1)
+    best = int((losses <= losses.min() + _SAME_LOSS).argmax())
     return float(x[best]), float(y[best]), float(radii[best])
 
 

@@ -17,8 +17,9 @@ from typing import Final
 from inference_image import contract
 from inference_image.variables import read_setting
 
-# What `dr_kernel_version()` of native/fundus.c returns.
-KERNEL_VERSION: Final = 1
+# Of the native/fundus.c that this code calls: `python -m inference_image.docker.build_kernel
+# --version` says it, and a test holds the two to each other.
+KERNEL_VERSION: Final = 49_253_176
 FOLDER: Final = Path(__file__).resolve().parent / "native"
 _ELF_HEADER_BYTES: Final = 64
 

@@ -180,9 +180,10 @@ def set_up_kernel(python: Path) -> None:
         with _Step(f"{what} Zig from the package index"):
             folder = _zig(python)
             build_kernel.build(machine, compiler=build_kernel.ZIG, zig_folder=folder)
-    except (build_kernel.NoCompilerError, SetupError) as error:
-        # One of another source would be loaded in silence.
-        (build_kernel.SOURCE.parent / build_kernel.file_name(machine)).unlink(missing_ok=True)
+    except (build_kernel.UnavailableError, SetupError) as error:
+        # One of another source is not loaded, but only takes up room.
+        with contextlib.suppress(OSError):
+            (build_kernel.SOURCE.parent / build_kernel.file_name(machine)).unlink(missing_ok=True)
         print(f"set-up goes on without the kernel, and the service uses NumPy: {error}")
     except build_kernel.KernelError as error:
         raise SetupError(str(error)) from None

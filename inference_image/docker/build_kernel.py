@@ -8,7 +8,8 @@ the system's compiler; `zig` is the package ziglang where Python can import it, 
 that compiles for another architecture. Set-up and the build of the image both run this, so that
 there is one list of flags. Standard library only.
 
-Exit code 0, 1 with one sentence where the source does not compile, 3 where there is no compiler.
+Exit code 0, 1 with one sentence where the source does not compile, 3 where there can
+be no kernel here: no compiler, or a folder that cannot be written.
 """
 
 import argparse
@@ -35,9 +36,16 @@ FLAGS: Final = (
     # every processor of an architecture runs the file.
     *("-std=c99", "-O3", "-ffp-contract=off", "-fno-math-errno"),
     *("-fPIC", "-shared", "-fvisibility=hidden", "-fomit-frame-pointer", "-s"),
+    # Frames are large: who has too little stack ends at once, and never writes beyond it.
     # No library at run time: nothing is called that the source does not define, and what the
     # compiler may add by itself is off. Whatever is undefined all the same ends the build.
-    *("-nostdlib", "-ffreestanding", "-fno-builtin", "-fno-stack-protector"),
+    *(
+        "-nostdlib",
+        "-ffreestanding",
+        "-fno-builtin",
+        "-fno-stack-protector",
+        "-fstack-clash-protection",
+    ),
     *("-fno-sanitize=undefined", "-Wl,-z,defs"),
 )
 _OF_COMPILER: Final = {
@@ -48,14 +56,18 @@ _OF_COMPILER: Final = {
 # What any compiler that works can compile; else it is the compiler that is at fault.
 _PROBE: Final = "int probe(int value);\nint probe(int value) { return value + 1; }\n"
 _COMPILE_S: Final = 300
-_NO_COMPILER: Final = 3
+_UNAVAILABLE: Final = 3
 
 
 class KernelError(Exception):
     """The source does not compile. Its text is one sentence for a person."""
 
 
-class NoCompilerError(KernelError):
+class UnavailableError(KernelError):
+    """There can be no kernel here, whatever the source; NumPy does its work."""
+
+
+class NoCompilerError(UnavailableError):
     """There is no compiler that works."""
 
 
@@ -64,12 +76,19 @@ def file_name(machine: str) -> str:
     return f"fundus-{machine}.so"
 
 
+def version_of(source: Path = SOURCE) -> int:
+    """A number of this very source, which its file answers and `kernel.py` asks for: an older file
+    has other arguments, and would read wrong memory without a word."""
+    return int.from_bytes(hashlib.sha256(source.read_bytes()).digest()[:4], "big") >> 2
+
+
 def up_to_date(machine: str, *, source: Path = SOURCE) -> bool:
     """Whether the file beside `source` was made of it as it is now, with these flags."""
     built = source.parent / file_name(machine)
     try:
-        return _stamp_file(built).read_text(encoding="ascii") == _stamp(source, built)
-    except OSError:
+        wanted = _stamp(_source_digest(source), built)
+        return _stamp_file(built).read_text(encoding="ascii") == wanted
+    except (OSError, ValueError):
         return False
 
 
@@ -91,6 +110,7 @@ def build(
 
     Raises:
         NoCompilerError: no compiler works.
+        UnavailableError: the folder cannot be written, or nothing that lies there can be run.
         KernelError: the source does not compile; the file that was there stays.
     """
     if machine not in TARGETS:
@@ -98,20 +118,25 @@ def build(
             f"the kernel is for {' and '.join(TARGETS)} on Linux, and not for {machine}"
         )
     folder = out or source.parent
-    folder.mkdir(parents=True, exist_ok=True)
     built = folder / file_name(machine)
-    # In the same folder, since a file is replaced at once only within one file system.
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as work:
-        made = Path(work, built.name)
-        compilers = (compiler,) if compiler else COMPILERS
-        _compile_with_any(compilers, source, made, machine, zig_folder)
-        if machine == platform.machine():
-            _check(made)
-        made.replace(built)
-        if out is None:
-            stamp = Path(work, "stamp")
-            stamp.write_text(_stamp(source, built), encoding="ascii")
-            stamp.replace(_stamp_file(built))
+    compilers = (compiler,) if compiler else COMPILERS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # In the same folder, since a file is replaced at once only within one file system.
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as work:
+            # As it is now: who changes it meanwhile has it compiled again next time.
+            digest = _source_digest(source)
+            made = Path(work, built.name)
+            _compile_with_any(compilers, source, made, machine, zig_folder)
+            if machine == platform.machine():
+                _check(made)
+            made.replace(built)
+            if out is None:
+                stamp = Path(work, "stamp")
+                stamp.write_text(_stamp(digest, built), encoding="ascii")
+                stamp.replace(_stamp_file(built))
+    except OSError as error:
+        raise UnavailableError(f"{built} cannot be written: {error.strerror}") from None
     return built
 
 
@@ -130,6 +155,7 @@ def _compile_with_any(
         command = _command(compiler, machine, zig_folder)
         if command is None:
             continue
+        command.append(f"-DDR_KERNEL_VERSION={version_of(source)}")
         said = _compile([*command, source.name, "-o", str(target)], source.parent, environment)
         if said is None:
             return
@@ -184,20 +210,28 @@ def _first_error(said: str) -> str:
 
 def _check(path: Path) -> None:
     try:
-        ctypes.CDLL(str(path)).dr_kernel_version()
-    except (OSError, AttributeError) as error:
-        raise KernelError(f"what was compiled cannot be loaded: {error}") from None
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        # A file system may forbid it (noexec).
+        raise UnavailableError(f"what was compiled cannot be loaded here: {error}") from None
+    try:
+        library.dr_kernel_version()
+    except AttributeError as error:
+        raise KernelError(f"what was compiled is no kernel: {error}") from None
 
 
 def _stamp_file(built: Path) -> Path:
     return built.with_suffix(".stamp")
 
 
-def _stamp(source: Path, built: Path) -> str:
-    """Digests of what the file is made from, and of the file."""
+def _source_digest(source: Path) -> str:
     flags = repr((FLAGS, _OF_COMPILER))
-    wanted = hashlib.sha256(flags.encode() + source.read_bytes()).hexdigest()
-    return f"{wanted} {hashlib.sha256(built.read_bytes()).hexdigest()}\n"
+    return hashlib.sha256(flags.encode() + source.read_bytes()).hexdigest()
+
+
+def _stamp(source_digest: str, built: Path) -> str:
+    """Digests of what the file is made from, and of the file."""
+    return f"{source_digest} {hashlib.sha256(built.read_bytes()).hexdigest()}\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -205,15 +239,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compile the service's kernel.")
     parser.add_argument("--compiler", choices=COMPILERS, help="default: cc where it works, or zig")
     parser.add_argument("--machine", choices=tuple(TARGETS), default=platform.machine())
+    parser.add_argument(
+        "--version", action="store_true", help="print the source's number, KERNEL_VERSION"
+    )
     parser.add_argument("--out", type=Path, help="another folder; always compiles")
     options = parser.parse_args(arguments)
+    if options.version:
+        print(version_of())
+        return 0
     if not options.out and not options.compiler and up_to_date(options.machine):
         return 0
     try:
         build(options.machine, compiler=options.compiler, out=options.out)
     except KernelError as error:
         print(f"kernel: {error}", file=sys.stderr)
-        return _NO_COMPILER if isinstance(error, NoCompilerError) else 1
+        return _UNAVAILABLE if isinstance(error, UnavailableError) else 1
     return 0
 
 

@@ -7,8 +7,9 @@
  * less than a millionth of a pixel.
  *
  * Freestanding C99: no libc, no headers but the compiler's own, nothing allocated, nothing kept
- * between calls, so that any thread may call it and one source serves every architecture. Compiled
- * without contraction to fused operations: floating point is the same everywhere.
+ * between calls, so that any thread with 512 KiB of stack may call it (by default they have 8 MiB)
+ * and one source serves every architecture. Compiled without contraction to fused operations:
+ * floating point is the same everywhere.
  */
 
 #include <stddef.h>
@@ -21,8 +22,12 @@
 #define API __attribute__((visibility("default")))
 #define INLINED static inline __attribute__((always_inline))
 
+/* A number of this very source, by which kernel.py knows that the two fit; see build_kernel.py. */
+#ifndef DR_KERNEL_VERSION
+#define DR_KERNEL_VERSION 0
+#endif
+
 enum {
-    VERSION = 1,
     /* Of fundus_search.py. */
     LONGEST_SIDE = 144,
     SHORTEST_SIDE = 16,
@@ -66,6 +71,8 @@ enum {
 #define MAX_RADIUS_SHARE 0.85
 #define AGREEMENT 0.85
 #define GLANCE_FACTOR 1.5
+/* Losses as near as that are equal, as those of mirrored circles are: the first one counts. */
+#define SAME_LOSS 1e-9
 
 API int dr_kernel_version(void);
 API int dr_search(const uint8_t *rgb, int height, int width, const double *triplets,
@@ -104,7 +111,7 @@ __attribute__((visibility("hidden"), used)) NO_IDIOM void *memcpy(void *restrict
     return to;
 }
 
-int dr_kernel_version(void) { return VERSION; }
+int dr_kernel_version(void) { return DR_KERNEL_VERSION; }
 
 /* Loops over bytes are compiled a second time for processors with AVX2, which is most of those of
  * x86-64; integers come out the same. Those of the other architecture have what they need. */
@@ -314,7 +321,8 @@ static int best_hypothesis(const Search *search, double least, double most, Disc
 {
     int every = (search->points + SCORED_POINTS - 1) / SCORED_POINTS;
     int scored = (search->points + every - 1) / every, usable = 0;
-    double smallest = 0;
+    double smallest = 0, losses[HYPOTHESES];
+    Disc circles[HYPOTHESES];
     for (int index = 0; index < HYPOTHESES; index++) {
         int i = every * (int)(search->triplets[index] * scored);
         int j = every * (int)(search->triplets[HYPOTHESES + index] * scored);
@@ -338,14 +346,18 @@ static int best_hypothesis(const Search *search, double least, double most, Disc
             double gap = absolute(a * px + b * py + c + d * (px * px + py * py));
             loss += least_of(gap, 1.0);
         }
-        if (!usable || loss < smallest) {
-            smallest = loss;
-            best->x = x;
-            best->y = y;
-            best->radius = radius;
-            usable = 1;
-        }
+        /* Of those that are as near as the nearest, the first is what NumPy takes, too. */
+        losses[usable] = loss;
+        circles[usable].x = x;
+        circles[usable].y = y;
+        circles[usable++].radius = radius;
+        if (usable == 1 || loss < smallest) smallest = loss;
     }
+    for (int index = 0; index < usable; index++)
+        if (losses[index] <= smallest + SAME_LOSS) {
+            *best = circles[index];
+            break;
+        }
     return usable;
 }
 
@@ -794,6 +806,7 @@ static int find_taps(Taps *taps, int source, float begin, float end, int result,
         }
         taps[place].first = first;
         taps[place].count = count;
+        for (int i = count; i < MOST_TAPS; i++) taps[place].weights[i] = 0;
         for (int i = 0; i < count; i++) {
             double share = sum != 0.0 ? shares[i] / sum : shares[i];
             taps[place].weights[i] = (int32_t)(0.5 + share * (1 << WEIGHT_BITS));

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from inference_image.docker import build_kernel
-from inference_image.docker.build_kernel import KernelError, NoCompilerError, build, up_to_date
+from inference_image.docker.build_kernel import (
+    KernelError,
+    NoCompilerError,
+    UnavailableError,
+    build,
+    up_to_date,
+    version_of,
+)
 
 MACHINE = platform.machine()
 SCRIPT = Path(build_kernel.__file__)
@@ -175,3 +182,38 @@ def test_nothing_that_would_make_processors_differ_is_among_the_flags() -> None:
     flags = " ".join(build_kernel.FLAGS)
     assert "-ffp-contract=off" in flags
     assert not any(word in flags for word in ("fast", "-march", "-mtune", "-mcpu"))
+
+
+def test_a_damaged_stamp_is_an_old_one(source: Path, zig_folder: Path | None) -> None:
+    built = build(MACHINE, source=source, zig_folder=zig_folder)
+    built.with_suffix(".stamp").write_bytes(b"\xff\xfe")
+    assert not up_to_date(MACHINE, source=source)
+    build(MACHINE, source=source, zig_folder=zig_folder)
+    assert up_to_date(MACHINE, source=source)
+
+
+def test_a_folder_that_cannot_be_written_is_told_of(source: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    with pytest.raises(UnavailableError, match=r"file/fundus-.* cannot be written: "):
+        build(MACHINE, source=source, out=blocked)
+
+
+def test_where_nothing_may_be_run_the_source_is_not_at_fault(
+    source: Path, zig_folder: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(_: str) -> None:
+        raise OSError("failed to map segment from shared object")
+
+    monkeypatch.setattr(ctypes, "CDLL", forbidden)
+    with pytest.raises(UnavailableError, match="cannot be loaded here: failed to map"):
+        build(MACHINE, source=source, zig_folder=zig_folder)
+
+
+def test_the_source_tells_its_number(source: Path, zig_folder: Path | None) -> None:
+    source.write_text(f"{PUBLIC}int dr_kernel_version(void) {{ return DR_KERNEL_VERSION; }}\n")
+    built = build(MACHINE, source=source, zig_folder=zig_folder)
+    assert ctypes.CDLL(str(built)).dr_kernel_version() == version_of(source)
+    before = version_of(source)
+    source.write_text(source.read_text() + "/* changed */\n")
+    assert version_of(source) != before

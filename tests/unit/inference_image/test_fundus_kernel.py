@@ -1,7 +1,10 @@
 """The compiled search and measures beside those in NumPy: the same answers for any picture."""
 
+import base64
 import ctypes
 import platform
+import threading
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -131,6 +134,29 @@ def test_what_is_hardly_an_eye_agrees() -> None:
     found = [check_throughout(Image.fromarray(picture)) for picture in scenes()]
     # Both answers occur, or nothing was compared.
     assert 40 < sum(found) < 200
+
+
+# Height, width, level, and the marked pixels, packed: mirrored circles are equally near to their
+# contours, and whoever adds up in another order would take the other one.
+MIRRORED = (
+    (93, 16, 255, "c-muNpeFc_2QW|>002z-8|4"),
+    (22, 115, 255, "c-muNpc}A%fXrk6gChCA0huTN0h!1A4@GJH0c0Nk4`d$We>_%F9RL6bcnTK"),
+    (75, 26, 20, "c-muNpfa%kj|Y6fq5+@!{|6Xo003TtI=2"),
+    (32, 26, 60, "c-muNAPkuQGcf!=z+nG@f&ULy4iNwVl~N42"),
+    (
+        *(46, 35, 255),
+        "c-muNpc>$R{DXn{-~R@N|Nnn5*#H0E!2bXL2O#GkgZ%&h2be*k_5c4f@c;k+0IY=n_df=PfA$SjvK|0PxgrV",
+    ),
+)
+
+
+@pytest.mark.parametrize(("height", "width", "level", "packed"), MIRRORED)
+def test_mirrored_circles_do_not_depend_on_rounding(
+    height: int, width: int, level: int, packed: str
+) -> None:
+    marked = np.frombuffer(zlib.decompress(base64.b85decode(packed)), np.uint8)
+    shape = np.unpackbits(marked)[: height * width].reshape(height, width, 1)
+    assert check_disc(Image.fromarray(np.repeat(shape * np.uint8(level), 3, axis=2)))
 
 
 @settings(deadline=None)
@@ -284,6 +310,24 @@ def test_threads_do_not_disturb_each_other() -> None:
     with ThreadPoolExecutor(6) as threads:
         for _ in range(20):
             assert list(threads.map(prepared, pictures)) == expected
+
+
+def test_threads_that_ask_for_triplets_at_once_get_those_that_are_kept() -> None:
+    """A table that is freed would be read all the same."""
+    hard = Image.fromarray(scenes()[2])
+    for _ in range(30):
+        fundus_compiled._triplets_made.clear()
+        begin = threading.Barrier(8)
+
+        def ask(begin: threading.Barrier = begin) -> int | None:
+            begin.wait()
+            fundus_compiled._make_triplets()
+            return fundus_compiled._triplets_at()
+
+        with ThreadPoolExecutor(8) as threads:
+            places = {thread.result() for thread in [threads.submit(ask) for _ in range(8)]}
+        assert places == {fundus_compiled._triplets_made[0].ctypes.data}
+    assert check_disc(hard) in (True, False)
 
 
 def test_processors_without_wide_registers_get_the_same(

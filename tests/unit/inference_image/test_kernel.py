@@ -65,6 +65,13 @@ def test_this_checkout_has_a_kernel_that_is_up_to_date() -> None:
     assert build_kernel.up_to_date(MACHINE), "native/fundus.c has changed: run `make setup`"
 
 
+def test_the_number_is_that_of_the_source() -> None:
+    """A file of another source has other arguments, whatever else it has."""
+    wanted = build_kernel.version_of()
+    assert wanted == kernel.KERNEL_VERSION, f"write KERNEL_VERSION = {wanted:_} in kernel.py"
+    assert 0 < wanted < 2**30
+
+
 def test_it_is_loaded_once_and_has_this_sources_version() -> None:
     library = kernel.load()
     assert isinstance(library, ctypes.CDLL)
