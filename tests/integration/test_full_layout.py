@@ -42,6 +42,19 @@ def invoke(served: Served) -> Any:
     return served.request("POST", "/invocations", drawn_jpeg(), JPEG)
 
 
+def half_sent(served: Served) -> tuple[http.client.HTTPConnection, bytes]:
+    """A request that a worker has in hand, and the bytes that are still to be sent."""
+    connection = served.connect()
+    body = drawn_jpeg()
+    connection.putrequest("POST", "/invocations")
+    connection.putheader("Content-Type", "image/jpeg")
+    connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders()
+    connection.send(body[:1000])
+    wait_until(lambda: b"dr_pending_requests 1\n" in served.request("GET", "/metrics").body)
+    return connection, body[1000:]
+
+
 def descendants(pid: int) -> dict[int, str]:
     """Process id -> its command line, of all below `pid`."""
     found = {}
@@ -205,14 +218,7 @@ def test_without_a_folder_for_its_files_it_says_so(tmp_path: Path) -> None:
 
 def test_a_request_that_is_under_way_at_sigterm_is_answered() -> None:
     with running(full(**TWO_WORKERS)) as served:
-        connection = served.connect()
-        body = drawn_jpeg()
-        connection.putrequest("POST", "/invocations")
-        connection.putheader("Content-Type", "image/jpeg")
-        connection.putheader("Content-Length", str(len(body)))
-        connection.endheaders()
-        connection.send(body[:1000])
-        wait_until(lambda: b"dr_pending_requests 1\n" in served.request("GET", "/metrics").body)
+        connection, rest = half_sent(served)
         _, gunicorn = masters(served)
         nginx = [
             pid for pid, command in descendants(served.process.pid).items() if "worker" in command
@@ -221,7 +227,7 @@ def test_a_request_that_is_under_way_at_sigterm_is_answered() -> None:
         # nginx takes nobody any more, and finishes what it has.
         wait_until(lambda: any("shutting down" in command_of(pid) for pid in nginx))
         assert alive(gunicorn)
-        connection.send(body[1000:])
+        connection.send(rest)
         response = connection.getresponse()
         assert response.status == 200
         assert b'"grade"' in response.read()
@@ -309,14 +315,7 @@ def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
 def test_the_request_of_a_killed_worker_is_told_to_come_back() -> None:
     with running(full(DR_SERVING_MODE="realtime", MODEL_SERVER_WORKERS="1")) as served:
         wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 1)
-        connection = served.connect()
-        body = drawn_jpeg()
-        connection.putrequest("POST", "/invocations")
-        connection.putheader("Content-Type", "image/jpeg")
-        connection.putheader("Content-Length", str(len(body)))
-        connection.endheaders()
-        connection.send(body[:1000])
-        wait_until(lambda: b"dr_pending_requests 1\n" in served.request("GET", "/metrics").body)
+        connection, _ = half_sent(served)
         (worker,) = descendants(masters(served)[1])
         os.kill(worker, signal.SIGKILL)
         response = connection.getresponse()
