@@ -12,7 +12,7 @@ A disc alone is no retina: the verdict also asks for the colours of one, and for
 are dark, thin and long on a brighter ground. docs/quality-gate.md says how well that works.
 
 Search and measures exist twice, with the same answers: in NumPy, and compiled (native/fundus.c),
-which takes a fifth of the time and is used where `kernel.load` finds it.
+which takes a fifth of the time and is used where it is found (fundus_chosen.py).
 """
 
 import math
@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from inference_image import kernel
 from inference_image.contract import (
     REASON_BLURRED,
     REASON_CLIPPED_FIELD,
@@ -32,15 +31,10 @@ from inference_image.contract import (
     REASON_TOO_BRIGHT,
     REASON_TOO_DARK,
 )
+from inference_image.fundus_chosen import find_disc, measure, vesselness
 from inference_image.fundus_terms import THUMBNAIL_PX, VESSEL_PX, Disc
 from inference_image.model_spec import ModelPackageError
 from inference_image.resampling import thumbnail_of
-
-if kernel.load() is None:
-    from inference_image.fundus_measures import measure, vesselness
-    from inference_image.fundus_search import find_disc
-else:
-    from inference_image.fundus_compiled import find_disc, measure, vesselness
 
 # A disc that is smaller in the model's input shows no vessels.
 _MIN_VESSEL_PX: Final = 160

@@ -45,6 +45,7 @@ _SCORED_POINTS: Final = 128
 # Shares and medians of a thumbnail are counted on every second pixel of every second row; a
 # thumbnail with a shorter side than this has too few for that.
 _MIN_SAMPLED_PX: Final = 64
+# Losses of hypotheses as near as that are equal.
 _SAME_LOSS: Final = 1e-9
 # So near to the frame an edge is the frame's.
 _FRAME_EDGE_PX: Final = 2

@@ -38,7 +38,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from inference_image import kernel
 from inference_image.contract import REASON_NOT_FUNDUS
 from inference_image.fundus import (
     ACCEPTED,
@@ -49,12 +48,8 @@ from inference_image.fundus import (
     find_circle,
     whole_frame,
 )
+from inference_image.fundus_chosen import resize_into
 from inference_image.model_spec import ModelPackageError, ModelSpec
-
-if kernel.load() is None:
-    from inference_image.resampling import resize_into
-else:
-    from inference_image.fundus_compiled import resize_into
 
 STEP_CROP: Final = "crop_to_fundus"
 STEP_RESIZE: Final = "resize_area"

@@ -194,9 +194,9 @@ typedef struct {
     uint8_t distance[LONGEST_SIDE * LONGEST_SIDE];
     uint8_t brighter[LONGEST_SIDE * LONGEST_SIDE];
     uint8_t mask[LONGEST_SIDE * LONGEST_SIDE];
-    uint8_t sums[(LONGEST_SIDE + 2) * (LONGEST_SIDE + 2)];
+    uint8_t padded[(LONGEST_SIDE + 2) * (LONGEST_SIDE + 2)];
     int points;
-    double x[LONGEST_SCAN], y[LONGEST_SCAN], squared[LONGEST_SCAN], gap[LONGEST_SCAN];
+    double x[LONGEST_SCAN], y[LONGEST_SCAN], squared[LONGEST_SCAN];
     uint8_t inlier[LONGEST_SCAN];
 } Search;
 
@@ -380,7 +380,7 @@ static int fit_circle(Search *search, double least, double most, Disc *fit)
 static void mark(Search *search, const uint8_t *distance)
 {
     int height = search->height, width = search->width, wide = width + 2;
-    uint8_t *padded = search->sums;
+    uint8_t *padded = search->padded;
     for (int row = 0; row < height; row++) {
         uint8_t *to = padded + (row + 1) * wide;
         const uint8_t *from = distance + row * width;
