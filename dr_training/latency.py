@@ -1,5 +1,7 @@
 """How long one inference of several `.tflite` models takes, measured in turns.
 
+    python -m dr_training.latency ONE.tflite OTHER.tflite     # and whether they answer alike
+
     >>> one, other = latencies([f32, int8], rounds=100)
     >>> one.cpu_ms, other.cpu_ms
     (11.8, 4.1)
@@ -9,13 +11,21 @@ them together. CPU time (`time.process_time`) is what the engine itself needs; t
 (`time.perf_counter`) is that of the machine as it was.
 """
 
+import argparse
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from dr_training.runner import open_interpreter
+
+# Random pictures on which the answers of two models are compared.
+_COMPARED: Final = 50
+_SEED: Final = 20_261_129
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +46,7 @@ def latencies(models: Sequence[bytes], *, rounds: int) -> list[Latency]:
     """
     interpreters = []
     for model in models:
-        interpreter = open_interpreter(model, threads=1)
-        interpreter.allocate_tensors()
+        interpreter = _opened(model)
         (entry,) = interpreter.get_input_details()
         interpreter.set_tensor(entry["index"], np.zeros(entry["shape"], entry["dtype"]))
         interpreter.invoke()
@@ -56,3 +65,65 @@ def latencies(models: Sequence[bytes], *, rounds: int) -> list[Latency]:
         )
         for index in range(len(models))
     ]
+
+
+def alike(one: bytes, other: bytes) -> int:
+    """How many of 50 random pictures both models answer with the same numbers, to the bit.
+
+    Raises:
+        ValueError: they take pictures of different shape or type.
+    """
+    pair = [_opened(model) for model in (one, other)]
+    (shape, kind), theirs = [
+        (tuple(map(int, entry["shape"])), entry["dtype"])
+        for (entry,) in (interpreter.get_input_details() for interpreter in pair)
+    ]
+    if (shape, kind) != theirs:
+        raise ValueError(
+            f"one takes {kind.__name__} {shape}, the other {theirs[1].__name__} {theirs[0]}"
+        )
+    rng = np.random.default_rng(_SEED)
+    same = 0
+    for _ in range(_COMPARED):
+        picture = rng.integers(0, 256, shape).astype(kind)
+        answers = [_answer(interpreter, picture) for interpreter in pair]
+        same += answers[0].keys() == answers[1].keys() and all(
+            np.array_equal(value, answers[1][name]) for name, value in answers[0].items()
+        )
+    return same
+
+
+def _opened(model: bytes) -> Any:
+    interpreter = open_interpreter(model, threads=1)
+    interpreter.allocate_tensors()
+    return interpreter
+
+
+def _answer(interpreter: Any, picture: Any) -> dict[str, Any]:
+    """All outputs by the graph's own names."""
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], picture)
+    interpreter.invoke()
+    return {
+        detail["name"]: interpreter.get_tensor(detail["index"])
+        for detail in interpreter.get_output_details()
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--rounds", type=int, default=300)
+    options = parser.parse_args(arguments)
+    contents = [path.read_bytes() for path in options.models]
+    measured = latencies(contents, rounds=options.rounds)
+    print(f"CPU ms of one inference, one thread, median of {options.rounds} rounds in turns:")
+    for path, content, latency in zip(options.models, contents, measured, strict=True):
+        ratio = latency.cpu_ms / measured[0].cpu_ms
+        same = alike(contents[0], content)
+        print(f"{latency.cpu_ms:8.3f} {ratio:6.3f}  {path}, {same} of {_COMPARED} answers the same")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,6 +20,7 @@ from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
+from dr_training.delegated_input import delegate_input
 from dr_training.runner import FEATURES, LOGITS, Runner, open_interpreter
 
 __all__ = [
@@ -131,6 +132,7 @@ def convert_variant(
                 f"input scale is {scale.scale} and zero point {scale.zero_point}; 1 and 0 are "
                 "needed"
             )
+        return delegate_input(model)
     return model
 
 

@@ -2,7 +2,7 @@
 
     >>> made = make_variants(Path("model"), Path("variants"), photographs=parts)
     >>> [(one.kind, one.size_bytes, one.verdict) for one in made]
-    [('f32', 13414012, None), ('int8', 3675272, 'passed')]
+    [('f32', 13414012, None), ('int8', 3675408, 'passed')]
 
 The source is a package with a SavedModel. Representative photographs come from the training
 part and pass the service's own preprocessing; each variant gets a temperature and thresholds of

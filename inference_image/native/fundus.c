@@ -21,6 +21,8 @@
 
 #define API __attribute__((visibility("default")))
 #define INLINED static inline __attribute__((always_inline))
+/* A frame of its own, which the other form of the same function does not stand on. */
+#define APART static __attribute__((noinline))
 
 /* A number of this very source, by which kernel.py knows that the two fit; see build_kernel.py. */
 #ifndef DR_KERNEL_VERSION
@@ -821,25 +823,32 @@ INLINED uint8_t weighed(int32_t sum)
     return (uint8_t)((sum + (1 << (WEIGHT_BITS - 1))) >> WEIGHT_BITS);
 }
 
+/* The four bytes of a pixel as integers; the compilers' own vectors, which every architecture has. */
+typedef int32_t PixelSums
+    __attribute__((vector_size(PIXEL_BYTES * sizeof(int32_t)), aligned(sizeof(int32_t)), may_alias));
+
 /* One row of a picture, resampled to a row of as many pixels as there are taps, each with the same
- * `count` of weights; a count that is known when this is compiled makes it several times faster. */
+ * `count` of weights; a count that is known when this is compiled makes it several times faster.
+ *
+ * Bytes become integers and integers bytes in loops of their own, which compilers turn into wide
+ * ones; within the loop over pixels they would take one at a time. The byte that counts for nothing
+ * is weighed with the others.
+ */
 INLINED void resample_row(const uint8_t *from, const Taps *taps, int count, int result,
                           uint8_t *restrict to)
 {
-    for (int place = 0; place < result; place++, to += PIXEL_BYTES) {
-        const uint8_t *at = from + PIXEL_BYTES * taps[place].first;
-        int32_t red = 0, green = 0, blue = 0;
-        for (int i = 0; i < count; i++, at += PIXEL_BYTES) {
-            int32_t weight = taps[place].weights[i];
-            red += at[0] * weight;
-            green += at[1] * weight;
-            blue += at[2] * weight;
-        }
-        to[0] = weighed(red);
-        to[1] = weighed(green);
-        to[2] = weighed(blue);
-        to[3] = 0;
+    int32_t wide[PIXEL_BYTES * WIDEST], sums[PIXEL_BYTES * WIDEST_RESULT];
+    const int before = taps[0].first, values = PIXEL_BYTES * (taps[result - 1].first + count - before);
+    from += PIXEL_BYTES * before;
+    for (int i = 0; i < values; i++) wide[i] = from[i];
+    for (int place = 0; place < result; place++) {
+        const int32_t *at = wide + PIXEL_BYTES * (taps[place].first - before);
+        PixelSums sum = {0};
+        for (int i = 0; i < count; i++, at += PIXEL_BYTES)
+            sum += *(const PixelSums *)at * taps[place].weights[i];
+        *(PixelSums *)(sums + PIXEL_BYTES * place) = sum;
     }
+    for (int i = 0; i < PIXEL_BYTES * result; i++) to[i] = weighed(sums[i]);
 }
 
 INLINED void resample_any_row(const uint8_t *from, const Taps *taps, int count, int result,
@@ -899,17 +908,17 @@ INLINED int resize(const uint8_t *pixels, int width, const Taps *across, const T
     return 0;
 }
 
-static int resize_any(const uint8_t *pixels, int width, const Taps *across, const Taps *down,
-                      uint8_t *result, int result_width, int result_height, int result_row_bytes)
+APART int resize_any(const uint8_t *pixels, int width, const Taps *across, const Taps *down,
+                     uint8_t *result, int result_width, int result_height, int result_row_bytes)
 {
     return resize(pixels, width, across, down, result, result_width, result_height,
                   result_row_bytes);
 }
 
 #ifdef HAS_TWO_FORMS
-WITH_AVX2 static int resize_avx2(const uint8_t *pixels, int width, const Taps *across,
-                                 const Taps *down, uint8_t *result, int result_width,
-                                 int result_height, int result_row_bytes)
+WITH_AVX2 APART int resize_avx2(const uint8_t *pixels, int width, const Taps *across,
+                                const Taps *down, uint8_t *result, int result_width,
+                                int result_height, int result_row_bytes)
 {
     return resize(pixels, width, across, down, result, result_width, result_height,
                   result_row_bytes);

@@ -71,6 +71,18 @@ def test_each_variant_answers_as_the_network_does(made: tuple[Path, dict[str, An
 
 
 @pytest.mark.timeout(1800)
+def test_the_bytes_of_int8_reach_the_fast_part_of_the_engine_and_nothing_else_changes(
+    made: tuple[Path, dict[str, Any]],
+) -> None:
+    facts = made[1]["variants"]
+    assert facts["first_steps"]["plain"][0] == "QUANTIZE"
+    assert facts["first_steps"]["written"] == ["DEQUANTIZE", "QUANTIZE"]
+    assert facts["same_answers"]
+    assert not facts["changed_twice"]
+    assert not facts["float_model_changed"]
+
+
+@pytest.mark.timeout(1800)
 def test_rounding_in_the_loop_foresees_int8_and_repairs_it(
     made: tuple[Path, dict[str, Any]],
 ) -> None:

@@ -9,11 +9,15 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.lite.tools import flatbuffer_utils
 
+from dr_training import quantise
+from dr_training.delegated_input import delegate_input
 from dr_training.quantisation_aware import QuantisationAware, fold_normalisation
 from dr_training.quantise import VARIANTS, Runner, convert_variant
 from dr_training.saved_model import raw_weight_bytes, write_saved_model
@@ -124,7 +128,7 @@ def main() -> None:
     for name, (images, labels) in parts.items():
         arrays[f"{name}_images"], arrays[f"{name}_labels"] = images, labels[:, None]
     np.savez(folder / "pictures.npz", **arrays)
-    stretch(network, 80)
+    stretch(network, 300)
     network.save(folder / "stretched.keras")
     facts["aware"] = aware(network, shown, grades, held, truth)
     print(json.dumps(facts))
@@ -169,7 +173,14 @@ def variants(network: keras.Model, shown: Any, held: Any) -> dict[str, Any]:
     }
     largest = float(np.abs(expected).max())
     details = Runner(models["int8"])._run.get_input_details()
+    with mock.patch.object(quantise, "delegate_input", side_effect=lambda model: model) as skipped:
+        plain = convert_variant(infer, "int8", size_px=SIZE_PX, calibration=shown)
+    answers, plain_answers = Runner(models["int8"])(held), Runner(plain)(held)
     return {
+        "first_steps": {"plain": first_steps(plain), "written": first_steps(models["int8"])},
+        "same_answers": skipped.called and all(map(np.array_equal, answers, plain_answers)),
+        "changed_twice": delegate_input(models["int8"]) != models["int8"],
+        "float_model_changed": delegate_input(models["f32"]) != models["f32"],
         "gaps": {
             kind: float(np.abs(Runner(model)(held)[0] - expected).max()) / largest
             for kind, model in models.items()
@@ -177,6 +188,15 @@ def variants(network: keras.Model, shown: Any, held: Any) -> dict[str, Any]:
         "bytes": {kind: len(model) for kind, model in models.items()},
         "int8_input": np.dtype(next(iter(details.values()))["dtype"]).name,
     }
+
+
+def first_steps(model: bytes) -> list[str]:
+    """Names of the first two steps of a `.tflite`."""
+    content = flatbuffer_utils.convert_bytearray_to_object(bytearray(model))
+    steps = content.subgraphs[0].operators[:2]
+    return [
+        flatbuffer_utils.opcode_to_name(content, step.opcodeIndex) or "unknown" for step in steps
+    ]
 
 
 def aware(network: Any, shown: Any, grades: Any, held: Any, truth: Any) -> dict[str, Any]:

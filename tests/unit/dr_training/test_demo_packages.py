@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter
 from PIL import Image
 
 from dr_training.drawing import draw_fundus
@@ -43,6 +44,21 @@ def test_the_demo_package_is_whole_and_small(demo: ModelSpec, demo_dir: Path) ->
     verify_files(demo, demo_dir)
     (model,) = (entry for entry in demo.files if entry.path == "model.tflite")
     assert model.size_bytes <= MAX_MODEL_BYTES
+
+
+@pytest.mark.parametrize("name", ["mobilenet-demo", "vgg19-small-demo", "referral-demo"])
+def test_the_engine_computes_every_step_of_a_demo_network_in_one_piece(
+    repository: Path, name: str
+) -> None:
+    interpreter = Interpreter(str(repository / "model_artifacts" / name / "model.tflite"))
+    interpreter.allocate_tensors()
+    steps = interpreter._get_ops_details()
+    # After the network's own steps come the pieces that XNNPACK has taken.
+    (piece,) = [step for step in steps if step["op_name"] == "DELEGATE"]
+    taken = interpreter.get_input_details()[0]["index"]
+    assert [index for index in piece["inputs"] if index == taken] == [taken]
+    given = {detail["index"] for detail in interpreter.get_output_details()}
+    assert given == set(map(int, piece["outputs"]))
 
 
 def test_the_demo_package_was_made_by_the_recipe_in_the_source(demo: ModelSpec) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dr_training import latency
-from dr_training.latency import latencies
+from dr_training.latency import alike, latencies, main
 
 
 def test_models_take_turns_and_the_first_round_is_not_counted(
@@ -41,3 +41,30 @@ def test_models_take_turns_and_the_first_round_is_not_counted(
     for one in found:
         assert 0 <= one.cpu_ms < 60_000
         assert 0 < one.wall_ms <= one.wall_p95_ms
+
+
+def test_models_are_alike_where_all_their_numbers_are(repository: Path) -> None:
+    folder = repository / "model_artifacts"
+    referral, grader = (
+        (folder / name / "model.tflite").read_bytes()
+        for name in ("referral-demo", "vgg19-small-demo")
+    )
+    assert alike(referral, referral) == 50
+    assert alike(referral, grader) == 0
+    tiny = (repository / "tests" / "data" / "tiny-model" / "model.tflite").read_bytes()
+    with pytest.raises(ValueError, match=r"one takes uint8 \(1, 224, 224, 3\), the other"):
+        alike(referral, tiny)
+
+
+def test_the_command_names_the_time_of_each_model_beside_the_first(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = repository / "tests" / "data" / "tiny-model" / "model.tflite"
+    assert main([str(model), str(model), "--rounds", "5"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].endswith("median of 5 rounds in turns:")
+    assert [line.split()[3:] for line in told[1:]] == [
+        ["50", "of", "50", "answers", "the", "same"]
+    ] * 2
+    assert float(told[1].split()[1]) == 1.0
+    assert float(told[2].split()[1]) > 0
