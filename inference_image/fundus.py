@@ -34,7 +34,6 @@ from inference_image.contract import (
 from inference_image.fundus_chosen import find_disc, measure, vesselness
 from inference_image.fundus_terms import THUMBNAIL_PX, VESSEL_PX, Disc
 from inference_image.model_spec import ModelPackageError
-from inference_image.resampling import thumbnail_of
 
 # A disc that is smaller in the model's input shows no vessels.
 _MIN_VESSEL_PX: Final = 160
@@ -140,17 +139,11 @@ def find_circle(image: Image.Image | ByteArray) -> FundusCircle:
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     if picture.mode != "RGB":
         picture = picture.convert("RGB")
-    whole = (0, 0, *picture.size)
-    circle, may_be_framed = _find_in(picture, whole)
-    if may_be_framed:
-        from inference_image.fundus_search import without_frame
-
-        thumbnail = thumbnail_of(picture, whole, _factor(picture.size))
-        box = without_frame(thumbnail, picture.size)
-        if box is not None:
-            inner, _ = _find_in(picture, box)
-            if inner.found and (not circle.found or inner.arc_fraction > circle.arc_fraction):
-                return inner
+    circle, framed = _find_in(picture, (0, 0, *picture.size))
+    if framed is not None:
+        inner, _ = _find_in(picture, framed)
+        if inner.found and (not circle.found or inner.arc_fraction > circle.arc_fraction):
+            return inner
     return circle
 
 
@@ -159,15 +152,24 @@ def _factor(size: tuple[int, int]) -> int:
     return max(1, math.ceil(max(size) / THUMBNAIL_PX))
 
 
-def _find_in(picture: Image.Image, box: tuple[int, int, int, int]) -> tuple[FundusCircle, bool]:
-    """The disc within a box of the picture, in the picture's pixels, and whether a frame may
-    surround it."""
+def _find_in(
+    picture: Image.Image, box: tuple[int, int, int, int]
+) -> tuple[FundusCircle, tuple[int, int, int, int] | None]:
+    """The disc within a box of the picture, and what a frame in it surrounds, in the picture's
+    pixels."""
     left, top, right, bottom = box
     width, height = right - left, bottom - top
     factor = _factor((width, height))
-    disc, may_be_framed = find_disc(picture, box, factor)
+    disc, framed = find_disc(picture, box, factor)
+    if framed is not None:
+        framed = (
+            left + framed[0] * factor,
+            top + framed[1] * factor,
+            min(right, left + framed[2] * factor),
+            min(bottom, top + framed[3] * factor),
+        )
     if disc is None:
-        return whole_frame(picture.size), may_be_framed
+        return whole_frame(picture.size), framed
     # The last row and column of a reduced image may stand for fewer source pixels, but each
     # thumbnail pixel still begins at a multiple of the factor.
     circle = FundusCircle(
@@ -178,7 +180,7 @@ def _find_in(picture: Image.Image, box: tuple[int, int, int, int]) -> tuple[Fund
         arc_fraction=disc.arc,
         visible_fraction=_visible_fraction(disc, -(-width // factor), -(-height // factor)),
     )
-    return circle, may_be_framed
+    return circle, framed
 
 
 def assess(circle: FundusCircle, prepared: ByteArray, gate: QualityGate) -> QualityVerdict:

@@ -31,7 +31,8 @@ ByteArray = npt.NDArray[np.uint8]
 # Answers of `dr_search`.
 _FOUND, _FRAMED = 1, 2
 _NOT_TAKEN, _ASKS_FOR_TRIPLETS = -1, -2
-_DiscNumbers: Final = ctypes.c_double * len(Disc._fields)
+# A disc, and the box within a frame.
+_DiscNumbers: Final = ctypes.c_double * (len(Disc._fields) + 4)
 _MeasureNumbers: Final = ctypes.c_double * len(Measures._fields)
 _Box: Final = ctypes.c_float * 4
 # From so many pixels of the picture for one of the result on, Pillow averages whole ones first.
@@ -103,14 +104,14 @@ def _make_triplets() -> None:
 
 def find_disc(
     picture: Image.Image, box: tuple[int, int, int, int], factor: int
-) -> tuple[Disc | None, bool]:
+) -> tuple[Disc | None, tuple[int, int, int, int] | None]:
     """As `fundus_search.find_disc`."""
     left, top, right, bottom = box
     size = (right - left, bottom - top)
     if max(size) > factor * THUMBNAIL_PX:
         raise ValueError(f"a thumbnail has at most {THUMBNAIL_PX} pixels a side")
     if min(size) <= factor * (SHORTEST_SIDE_PX - 1):
-        return None, False
+        return None, None
     numbers = _DiscNumbers()
     shown, _kept = _memory(picture)
     library = _library()
@@ -131,8 +132,13 @@ def find_disc(
         _make_triplets()
         answer = ask(_triplets_at())
     if answer == _NOT_TAKEN:
-        return None, False
-    return Disc(*numbers) if answer & _FOUND else None, bool(answer & _FRAMED)
+        return None, None
+    x, y, radius, arc, *within = numbers
+    left, top, right, bottom = map(int, within)
+    return (
+        Disc(x, y, radius, arc) if answer & _FOUND else None,
+        (left, top, right, bottom) if answer & _FRAMED else None,
+    )
 
 
 def resize_into(

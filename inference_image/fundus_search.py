@@ -23,7 +23,6 @@ from PIL import Image
 from inference_image.fundus_terms import (
     ANGLE_BINS,
     SHORTEST_SIDE_PX,
-    THUMBNAIL_PX,
     Disc,
     bin_directions,
     triplets,
@@ -69,15 +68,17 @@ ByteArray = npt.NDArray[np.uint8]
 
 def find_disc(
     picture: Image.Image, box: tuple[int, int, int, int], factor: int
-) -> tuple[Disc | None, bool]:
-    """The disc in the thumbnail of a box of an RGB picture, and whether a frame may surround it.
+) -> tuple[Disc | None, tuple[int, int, int, int] | None]:
+    """The disc in the thumbnail of a box of an RGB picture, and what a frame in it surrounds.
 
     `factor` pixels a side become one of the thumbnail, which has at most `THUMBNAIL_PX` a side.
+    The latter is left, top, right and bottom in pixels of the thumbnail; None where there is no
+    frame to be cut.
     """
     pixels = np.asarray(thumbnail_of(picture, box, factor))
     if min(pixels.shape[:2]) < SHORTEST_SIDE_PX:
-        return None, False
-    return _search(pixels), _may_be_framed(pixels)
+        return None, None
+    return _search(pixels), _without_frame(pixels) if _may_be_framed(pixels) else None
 
 
 def _search(thumbnail: ByteArray) -> Disc | None:
@@ -440,15 +441,12 @@ def _quantile(ordered: npt.NDArray[Any], share: float) -> float:
     return float(ordered[max(0, math.ceil(share * ordered.size) - 1)])
 
 
-def without_frame(
-    thumbnail: Image.Image, size: tuple[int, int]
-) -> tuple[int, int, int, int] | None:
-    """What a frame of one colour surrounds, in source pixels; None where nothing is cut.
+def _without_frame(pixels: ByteArray) -> tuple[int, int, int, int] | None:
+    """What a frame of one colour surrounds; None where nothing is cut.
 
     Only a frame that is paler than the corners of what it surrounds hides a disc: the search
     takes the darkest corner for its background, and there is none of the photograph's own.
     """
-    pixels = np.asarray(thumbnail)
     height, width = pixels.shape[:2]
     colour = None
     for edge in (pixels[:, 0], pixels[0], pixels[:, -1], pixels[-1]):
@@ -472,13 +470,7 @@ def without_frame(
     corners = inner[[0, 0, -1, -1], [0, -1, 0, -1]].max(axis=1)
     if int(corners.min()) > int(colour.max()) - _FRAME_CONTRAST:
         return None
-    factor = max(1, math.ceil(max(size) / THUMBNAIL_PX))
-    return (
-        left * factor,
-        top * factor,
-        min(size[0], right * factor),
-        min(size[1], bottom * factor),
-    )
+    return left, top, right, bottom
 
 
 def _may_be_framed(thumbnail: ByteArray) -> bool:

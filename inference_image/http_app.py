@@ -54,7 +54,6 @@ from inference_image.metrics import (
 )
 from inference_image.model_spec import ModelPackageError
 from inference_image.overload import (
-    Pauses,
     is_plain,
     queue_full_detail,
     read_head,
@@ -82,6 +81,7 @@ from inference_image.requests import (
 )
 from inference_image.settings import Settings
 from inference_image.spare_memory import return_spare_memory
+from inference_image.turns import Turns
 
 # An ASGI extension: functions to call when the sender closes the connection.
 CLOSING: Final = "dr_endpoints.closing"
@@ -237,9 +237,9 @@ class Application:
         """
         return self._service.turn_away(data, headers)
 
-    def is_full(self) -> bool:
-        """Whether a request that comes now would be turned away."""
-        return self._service.is_full()
+    def is_busy(self) -> bool:
+        """Whether so many predictions wait that the event loop works now and then only."""
+        return self._service.is_full() or self._service.turns.is_busy
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._service.routes.get((scope["method"], scope["path"]))
@@ -367,7 +367,7 @@ class _Service:
         # Let in during this turn of the event loop; not yet pending.
         self._arriving = 0
         self._turned_away = 0
-        self._pauses = Pauses()
+        self.turns = Turns()
         self._tidying: asyncio.TimerHandle | None = None
         self._typical_s = 0.05
         # Base64 needs 4 bytes for 3, and JSON some around it.
@@ -399,7 +399,7 @@ class _Service:
         predictor = self._load()
         loaded = time.perf_counter()
         predictor.warm_up()
-        predictor.before_engine = self._pauses.enter_engine
+        predictor.before_engine = self.turns.enter_engine
         warm = time.perf_counter()
         phases = {
             "model_load_ms": round((loaded - started) * 1000, 1),
@@ -532,6 +532,7 @@ class _Service:
             job = self.executor.submit(
                 self._run, predictor, work, content_type, options, deadline_s
             )
+            self.turns.queued()
         except BaseException:
             place.leave()
             raise
@@ -550,7 +551,7 @@ class _Service:
             end()
 
         # One step from the worker thread to the handler: each turn of the event loop costs.
-        job.add_done_callback(lambda _: _call_in(loop, finish))
+        job.add_done_callback(lambda _: self.turns.finished(loop, finish))
         sender = _Sender(request, on_leaving=end)
         timer = loop.call_later(max(0.0, left_s), end)
         try:
@@ -562,7 +563,8 @@ class _Service:
             fields["queue_ms"] = work.queued_ms
         if job.done():
             return self._result(job, predictor, request, began, fields)
-        job.cancel()
+        if job.cancel():
+            self.turns.queued(-1)
         work.abandon()
         if sender.has_left:
             fields["outcome"] = "abandoned"
@@ -581,6 +583,7 @@ class _Service:
         deadline_s: float,
     ) -> Answers:
         begun = time.perf_counter()
+        self.turns.begun()
         photographs = extract(
             work.begin(),
             media_type(content_type),
@@ -589,14 +592,14 @@ class _Service:
         )
         if self._ready.alone is not None:
             self._ready.alone.begin()
-        self._pauses.predicting = True
+        self.turns.predicting = True
         try:
             if len(photographs) == 1:
                 answers: Answers = [_predict(predictor, photographs[0], options)]
             else:
                 answers = self._several(predictor, photographs, options, deadline_s, work)
         finally:
-            self._pauses.predicting = False
+            self.turns.predicting = False
         # Follows the load slowly; only the waiting time that a 429 names depends on it.
         self._typical_s += 0.1 * (time.perf_counter() - begun - self._typical_s)
         return answers
@@ -734,7 +737,7 @@ class _Service:
         return max(0.1, self.pending * self._typical_s)
 
     def is_full(self) -> bool:
-        """See `Application.is_full`."""
+        """Whether a request that comes now would be turned away."""
         waiting = self.pending + self._arriving
         return waiting > self._settings.queue_limit and self._ready.predictor is not None
 
@@ -772,7 +775,7 @@ class _Service:
         if not self._turned_away:
             asyncio.get_running_loop().call_later(_SUMMED_FOR_S, self.note_turned_away)
         self._turned_away += 1
-        self._pauses.refused()
+        self.turns.refused()
         return answer, head.body_left, head.closes
 
     def tidy_when_idle(self) -> None:
@@ -922,12 +925,6 @@ class _Work:
     def drop(self) -> None:
         """Let the body go."""
         self._body = b""
-
-
-def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Have the event loop of another thread make a call, unless it has ended."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(call)
 
 
 class _Sender:

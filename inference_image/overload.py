@@ -9,20 +9,15 @@ as this. Only plain requests are read here, as every client sends them; anything
 the ordinary way and is refused there. The answer is the same.
 """
 
-import asyncio
 import json
 import math
 import os
 import re
-import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from inference_image.contract import INVOCATIONS_PATH, MEDIA_PROBLEM, PROBLEM_TITLES
-
-# A burst of refusals comes at least this often, however long the engine takes.
-_LONGEST_PAUSE_S: Final = 0.02
 
 _START: Final = f"POST {INVOCATIONS_PATH} HTTP/1.1\r\n".encode("ascii")
 _END: Final = b"\r\n\r\n"
@@ -40,37 +35,6 @@ _IDS_AT_ONCE: Final = 256
 _VARIANTS: Final = "89ab"
 _STATUS: Final = b"HTTP/1.1 429 Too Many Requests\r\n"
 _RANDOM: Final[list[bytes]] = []
-
-
-class Pauses:
-    """When to answer the requests that find the queue full: many at a time.
-
-    Python code runs in one thread at a time, and whoever calls the kernel hands the interpreter
-    over. An event loop that refuses one request at a time takes it from the prediction's thread
-    again and again, between two short steps of the preparation. So after some refusals the loop
-    stands still until the prediction enters the engine, which does not need the interpreter.
-    What has arrived by then is answered in one go.
-    """
-
-    def __init__(self) -> None:
-        self.predicting = False
-        self._engine_entered = threading.Event()
-        self._due = False
-
-    def enter_engine(self) -> None:
-        """The prediction's thread is about to leave the interpreter to others."""
-        self._engine_entered.set()
-
-    def refused(self) -> None:
-        """A request was refused: pause after those that arrived together with it."""
-        if self.predicting and not self._due:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._pause)
-
-    def _pause(self) -> None:
-        self._due = False
-        self._engine_entered.clear()
-        self._engine_entered.wait(_LONGEST_PAUSE_S)
 
 
 class Head(NamedTuple):

@@ -401,10 +401,11 @@ def _run_worker(
         slot=slot,
     )
     # The first of several workers to wake would take all who wait, and leave none to the others.
-    # Once its queue is full it takes them to refuse them, and many at once cost less. One alone
-    # takes a few, so that those without a request give way before its files are used up.
+    # Once its queue is full it takes them to refuse them, and many at once cost less; and while
+    # many wait it has few turns, and no other worker was idle to take them. One alone takes a few,
+    # so that those without a request give way before its files are used up.
     at_once = 1 if settings.workers > 1 else _ACCEPTED_AT_ONCE
-    listener.at_once = lambda: _REFUSED_AT_ONCE if app.is_full() else at_once
+    listener.at_once = lambda: _REFUSED_AT_ONCE if app.is_busy() else at_once
     _log_server(log)
     config = uvicorn.Config(
         app,

@@ -47,12 +47,14 @@ class ServerError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """How to start one server: `words` after the interpreter, from the port and the workers."""
+    """How to start one server: `words` after the interpreter, from the port and the workers;
+    `folder` is where it starts, and so whose code it runs."""
 
     name: str
     words: Callable[[int, int], list[str]]
     environment: Callable[[Model, int, int], Mapping[str, str]]
     as_form: bool = False
+    folder: Path = REPOSITORY
 
     def request(self, photograph: Photograph) -> bytes:
         """The bytes that ask this server to grade a photograph."""
@@ -137,7 +139,7 @@ class Running:
         self.started = time.perf_counter()
         self._process = subprocess.Popen(
             self._words,
-            cwd=REPOSITORY,
+            cwd=self.server.folder,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=self._log,

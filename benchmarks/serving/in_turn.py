@@ -2,6 +2,7 @@
 
     python -m benchmarks.serving.in_turn     # NumPy and the compiled kernel
     python -m benchmarks.serving.in_turn DR_THREADS_ALONE=1 DR_THREADS_ALONE=2 --clients 1
+    python -m benchmarks.serving.in_turn --before CHECKOUT     # another version, and this one
 
 Both are loaded for a moment one after the other, again and again, so that a machine whose speed
 changes changes for both. CPU milliseconds are those of all processes of a service; the ratio is the
@@ -14,6 +15,7 @@ import dataclasses
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from benchmarks.serving.contenders import SERVICE, Running, Server
 from benchmarks.serving.inputs import PHOTOGRAPHS, REPOSITORY, Model, make_models, make_photographs
@@ -24,14 +26,14 @@ _WARM_UP_S = 0.3
 _FEWEST = 10
 
 
-def with_settings(settings: Mapping[str, str]) -> Server:
-    """The service with these environment variables as well."""
+def with_settings(settings: Mapping[str, str], *, folder: Path = REPOSITORY) -> Server:
+    """The service with these environment variables as well, by the code of a checkout."""
     plain = SERVICE.environment
 
     def environment(model: Model, port: int, workers: int) -> Mapping[str, str]:
         return {**plain(model, port, workers), **settings}
 
-    return dataclasses.replace(SERVICE, environment=environment)
+    return dataclasses.replace(SERVICE, environment=environment, folder=folder)
 
 
 def table(
@@ -54,14 +56,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("settings", nargs="*", help="NAME=VALUE of the first and of the second")
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT", help="the first service is that of this checkout"
+    )
     parser.add_argument("--photograph", choices=PHOTOGRAPHS, default=PHOTOGRAPHS[0])
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
     options = parser.parse_args(arguments)
-    words = options.settings or ["DR_KERNEL=numpy", "DR_KERNEL=auto"]
-    if len(words) != 2 or not all("=" in word for word in words):
-        parser.error("give two settings as NAME=VALUE, or none")
+    if options.before is not None:
+        if options.settings:
+            parser.error("give two settings, or --before a checkout, not both")
+        if not (options.before / "inference_image" / "serve.py").is_file():
+            parser.error(f"{options.before} is no checkout of this project")
+        words = ["before", "this version"]
+        servers = [with_settings({}, folder=options.before.resolve()), with_settings({})]
+    else:
+        words = options.settings or ["DR_KERNEL=numpy", "DR_KERNEL=auto"]
+        if len(words) != 2 or not all("=" in word for word in words):
+            parser.error("give two settings as NAME=VALUE, or none")
+        servers = [with_settings(dict([word.split("=", 1)])) for word in words]
     folder = REPOSITORY / "out" / "bench-serving"
     photograph = make_photographs(folder, (options.photograph,))[options.photograph]
     model = make_models(folder, ("mobilenet",), baseline=False)["mobilenet"]
@@ -70,10 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     per_s: list[list[float]] = [[], []]
     with contextlib.ExitStack() as running:
         services = [
-            running.enter_context(
-                Running(with_settings(dict([word.split("=", 1)])), model=model, workers=_WORKERS)
-            )
-            for word in words
+            running.enter_context(Running(server, model=model, workers=_WORKERS))
+            for server in servers
         ]
         for service in services:
             service.wait_workers(request, _WORKERS)

@@ -584,25 +584,64 @@ static int is_like(const uint8_t *pixel, const uint8_t *other)
     return 1;
 }
 
-/* Whether the middle of an edge is not dark and like both ends of it. */
-static int may_be_framed(const uint8_t *rgb, int height, int width)
+/* Rows and columns of a thumbnail; the last ones are not part of it. */
+typedef struct {
+    int top, bottom, left, right;
+} Box;
+
+/* The colour of an edge that is not dark and of one colour; NULL where there is none. Edges are
+ * left, top, right, bottom; the middle of one stands for its colour. */
+static const uint8_t *edge_colour(const uint8_t *rgb, int height, int width)
 {
-    const uint8_t *top_left = rgb, *top_right = rgb + 3 * (width - 1);
-    const uint8_t *bottom_left = rgb + 3 * (height - 1) * width;
-    const uint8_t *bottom_right = bottom_left + 3 * (width - 1);
-    const uint8_t *edges[4][3] = {
-        {rgb + 3 * (height / 2) * width, top_left, bottom_left},
-        {rgb + 3 * (width / 2), top_left, top_right},
-        {rgb + 3 * ((height / 2) * width + width - 1), top_right, bottom_right},
-        {bottom_left + 3 * (width / 2), bottom_left, bottom_right},
+    const int row = 3 * width;
+    const struct {
+        const uint8_t *first;
+        int step, count;
+    } edges[4] = {
+        {rgb, row, height},
+        {rgb, 3, width},
+        {rgb + 3 * (width - 1), row, height},
+        {rgb + (height - 1) * row, 3, width},
     };
     for (int i = 0; i < 4; i++) {
-        const uint8_t *middle = edges[i][0];
-        if (larger(larger(middle[0], middle[1]), middle[2]) >= FRAME_CONTRAST
-            && is_like(edges[i][1], middle) && is_like(edges[i][2], middle))
-            return 1;
+        const uint8_t *middle = edges[i].first + (edges[i].count / 2) * edges[i].step;
+        int alike = larger(larger(middle[0], middle[1]), middle[2]) >= FRAME_CONTRAST;
+        for (int at = 0; at < edges[i].count && alike; at++)
+            alike = is_like(edges[i].first + at * edges[i].step, middle);
+        if (alike) return middle;
     }
-    return 0;
+    return NULL;
+}
+
+/* What a frame of one colour surrounds; 0 where nothing is to be cut. See fundus_search.py. */
+static int without_frame(const uint8_t *rgb, int height, int width, Box *inner)
+{
+    const uint8_t *colour = edge_colour(rgb, height, width);
+    if (!colour) return 0;
+    Box others = {height, 0, width, 0};
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++)
+            if (!is_like(rgb + 3 * (y * width + x), colour)) {
+                others.top = smaller(others.top, y);
+                others.bottom = y + 1;
+                others.left = smaller(others.left, x);
+                others.right = larger(others.right, x + 1);
+            }
+    if (!others.bottom) return 0;
+    /* One pixel further in on each cut side: the border's pixel is half frame, half photograph. */
+    inner->top = others.top + (others.top > 0);
+    inner->left = others.left + (others.left > 0);
+    inner->bottom = others.bottom - (others.bottom < height);
+    inner->right = others.right - (others.right < width);
+    const int high = inner->bottom - inner->top, wide = inner->right - inner->left;
+    if (smaller(high, wide) < SHORTEST_SIDE || (high == height && wide == width)) return 0;
+    int darkest = 255;
+    for (int corner = 0; corner < 4; corner++) {
+        int y = corner & 1 ? inner->bottom - 1 : inner->top;
+        const uint8_t *at = rgb + 3 * (y * width + (corner & 2 ? inner->right - 1 : inner->left));
+        darkest = smaller(darkest, larger(larger(at[0], at[1]), at[2]));
+    }
+    return darkest <= larger(larger(colour[0], colour[1]), colour[2]) - FRAME_CONTRAST;
 }
 
 static int search_disc(Search *search, const uint8_t *rgb, Disc *disc)
@@ -631,9 +670,9 @@ static int search_disc(Search *search, const uint8_t *rgb, Disc *disc)
  *
  * rgb: height x width x 3 bytes. triplets: 3 x 64 numbers in [0, 1), or NULL. angles: cosines and sines of
  * the beginnings, then of the centres, of 64 bins of equal angle from -pi on; 4 x 64 numbers.
- * found: x, y, radius and arc fraction are written there. Returns 1 where there is a disc, 2 more
- * where a frame may surround the picture; -1 for a size that it does not take, and -2 where it
- * cannot do without triplets.
+ * found: x, y, radius and arc fraction of a disc are written there, and left, top, right and bottom of
+ * what a frame surrounds. Returns 1 where there is a disc, 2 more where there is a frame; -1 for a
+ * size that it does not take, and -2 where it cannot do without triplets.
  */
 int dr_search(const uint8_t *rgb, int height, int width, const double *triplets,
               const double *angles, double *found)
@@ -653,7 +692,13 @@ int dr_search(const uint8_t *rgb, int height, int width, const double *triplets,
     found[1] = disc.y;
     found[2] = disc.radius;
     found[3] = disc.arc;
-    return is_found + 2 * may_be_framed(rgb, height, width);
+    Box inner = {0, 0, 0, 0};
+    int is_framed = without_frame(rgb, height, width, &inner);
+    found[4] = inner.left;
+    found[5] = inner.top;
+    found[6] = inner.right;
+    found[7] = inner.bottom;
+    return is_found + 2 * is_framed;
 }
 
 /* ---- pictures in memory ------------------------------------------------------------------ */

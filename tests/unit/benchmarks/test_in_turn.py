@@ -1,5 +1,7 @@
 """Two settings of the service beside each other: what is set, and how it is summed up."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.serving.contenders import SERVICE
@@ -30,3 +32,23 @@ def test_it_takes_two_settings(words: list[str], capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         main(words)
     assert "give two settings as NAME=VALUE, or none" in capsys.readouterr().err
+
+
+def test_a_version_before_runs_by_its_own_code(tmp_path: Path) -> None:
+    assert with_settings({}).folder == REPOSITORY
+    assert with_settings({}, folder=tmp_path).folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--before", "nowhere"], "nowhere is no checkout of this project"),
+        (["--before", ".", "A=1", "B=2"], "give two settings, or --before a checkout, not both"),
+    ],
+)
+def test_the_version_before_is_a_checkout(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert said in capsys.readouterr().err

@@ -5,6 +5,7 @@ import ctypes
 import platform
 import threading
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -47,8 +48,8 @@ def check_disc(picture: Image.Image, box: Box | None = None) -> bool:
     left, top, right, bottom = box = box or (0, 0, *picture.size)
     words = (picture, box, factor_of(right - left, bottom - top))
     expected, framed = fundus_search.find_disc(*words)
-    found, may_be_framed = fundus_compiled.find_disc(*words)
-    assert may_be_framed == framed
+    found, found_framed = fundus_compiled.find_disc(*words)
+    assert found_framed == framed
     assert (found is None) == (expected is None)
     if found is not None and expected is not None:
         assert found == pytest.approx(expected, abs=SAME_PX)
@@ -267,6 +268,44 @@ def test_only_its_own_part_of_a_square_is_written() -> None:
     assert (target[:, 60:] == 9).all()
 
 
+def framed_scenes() -> Iterator[np.ndarray]:
+    """Scenes within frames, on some of their sides only, some uneven, some as dark as a corner."""
+    draw = np.random.default_rng(20_261_129)
+    for index, whole in enumerate(scenes()):
+        sides = [int(side) for side in draw.integers(0, 12, 4) * (draw.random(4) < 0.7)]
+        top, bottom, left, right = sides
+        scene = whole[: THUMBNAIL_PX - top - bottom, : THUMBNAIL_PX - left - right]
+        colour = draw.integers(0, 256, 3) if index % 3 else draw.integers(8, 16, 3)
+        surrounded = np.pad(scene, ((top, bottom), (left, right), (0, 0)))
+        inside = np.pad(np.ones(scene.shape[:2], bool), ((top, bottom), (left, right)))
+        uneven = draw.normal(0, 3 if index % 2 else 9, surrounded.shape)
+        painted = (colour + uneven).clip(0, 255).astype(np.uint8)
+        yield np.where(inside[..., np.newaxis], surrounded, painted)
+
+
+def test_both_cut_the_same_frames() -> None:
+    cut = 0
+    for pixels in framed_scenes():
+        picture = Image.fromarray(pixels)
+        check_disc(picture)
+        box = fundus_compiled.find_disc(picture, (0, 0, *picture.size), 1)[1]
+        cut += box is not None
+        if box is not None:
+            left, top, right, bottom = box
+            assert 0 <= left < right <= picture.width
+            assert 0 <= top < bottom <= picture.height
+    assert 20 < cut < 200
+
+
+def test_a_dark_edge_alone_is_no_frame_and_costs_no_second_search() -> None:
+    """A background of some levels, as cameras have it, is like itself all along an edge."""
+    eye = draw_fundus(8, 2, 224).image
+    picture = Image.fromarray(np.maximum(eye, 11))
+    assert fundus_search._may_be_framed(np.asarray(picture)[::2, ::2])
+    assert fundus_compiled.find_disc(picture, (0, 0, *picture.size), 2)[1] is None
+    assert check_disc(picture)
+
+
 @pytest.mark.parametrize("size", [(4097, 40), (40, 4097), (2600, 2000)])
 def test_what_the_kernel_does_not_take_is_left_to_pillow(size: tuple[int, int]) -> None:
     """Wide pictures, and those that Pillow does not hold in one place."""
@@ -285,7 +324,7 @@ def test_a_thumbnail_that_is_too_large_is_refused() -> None:
 def test_no_disc_is_searched_in_a_thumbnail_that_is_too_small(size: tuple[int, int]) -> None:
     for search in (fundus_search, fundus_compiled):
         picture = Image.new("RGB", size, "white")
-        assert search.find_disc(picture, (0, 0, *size), 1) == (None, False)
+        assert search.find_disc(picture, (0, 0, *size), 1) == (None, None)
 
 
 @pytest.mark.parametrize("pixels", [np.zeros((8, 9, 3), np.uint8), np.zeros((8, 8), np.uint8)])

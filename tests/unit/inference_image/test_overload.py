@@ -1,14 +1,12 @@
 """Requests that are refused before they are parsed: only plain ones, and never a wrong one."""
 
-import asyncio
 import json
-import threading
 import uuid
 
 import h11
 import pytest
 
-from inference_image.overload import Head, Pauses, read_head, refusal, request_id
+from inference_image.overload import Head, read_head, refusal, request_id
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
@@ -92,68 +90,3 @@ def test_a_new_id_is_a_random_uuid() -> None:
     ids = [uuid.UUID(request_id("")) for _ in range(600)]
     assert {(made.version, made.variant) for made in ids} == {(4, uuid.RFC_4122)}
     assert len(set(ids)) == 600
-
-
-class _Entered:
-    """Stands for the event of the prediction's thread; notes what is asked of it."""
-
-    def __init__(self, calls: list[str]) -> None:
-        self._calls = calls
-
-    def clear(self) -> None:
-        self._calls.append("pause")
-
-    def wait(self, _timeout: float) -> bool:
-        return True
-
-
-def _bursts(sizes: tuple[int, ...], *, predicting: bool) -> list[str]:
-    """Refusals that come together, and the pauses, in their order."""
-    calls: list[str] = []
-    pauses = Pauses()
-    pauses.predicting = predicting
-    pauses._engine_entered = _Entered(calls)  # type: ignore[assignment]
-
-    async def refuse() -> None:
-        for size in sizes:
-            for _ in range(size):
-                pauses.refused()
-                calls.append("refused")
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-
-    asyncio.run(refuse())
-    return calls
-
-
-def test_all_that_are_refused_together_share_one_pause() -> None:
-    refused = "refused"
-    assert _bursts((3, 1, 0), predicting=True) == [*[refused] * 3, "pause", refused, "pause"]
-
-
-def test_without_a_prediction_there_is_nothing_to_wait_for() -> None:
-    assert _bursts((3, 1), predicting=False) == ["refused"] * 4
-
-
-def test_a_pause_ends_when_the_prediction_enters_the_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("inference_image.overload._LONGEST_PAUSE_S", 60.0)
-    pauses = Pauses()
-    pauses.predicting = True
-    ended = threading.Event()
-
-    async def refuse() -> None:
-        pauses.refused()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        ended.set()
-
-    loop = threading.Thread(target=lambda: asyncio.run(refuse()), daemon=True)
-    loop.start()
-    # Whenever the pause begins, an entry into the engine comes after it.
-    for _ in range(3000):
-        pauses.enter_engine()
-        if ended.wait(0.01):
-            break
-    assert ended.is_set()
