@@ -3,18 +3,22 @@
     >>> return_spare_memory()
     True
 
-The C library keeps what programs free, in pieces between what is still in use. A worker that has
-decoded many different pictures looks a fifth larger than it is, for as long as it lives. Where
-the library is glibc it can be told to give the pages back (malloc_trim(3)), which takes about a
-millisecond; others do so by themselves, or cannot.
+A refusal leaves its exception, whose frames hold the picture, and the picture's owner them, until
+Python looks for such circles, which it does while it works (some 10 ms). And the C library keeps
+what programs free, in pieces between what is still in use: a worker that has decoded many different
+pictures looks a fifth larger than it is, for as long as it lives. Where the library is glibc it can
+be told to give the pages back (malloc_trim(3)), which takes about a millisecond; others do so by
+themselves, or cannot.
 """
 
 import functools
+import gc
 from collections.abc import Callable
 
 
 def return_spare_memory() -> bool:
     """Whether there was anything to give back; the interpreter goes on meanwhile."""
+    gc.collect()
     trim = _trim()
     return trim is not None and bool(trim(0))
 

@@ -1,6 +1,7 @@
 """Memory that was freed in pieces goes back to the system."""
 
 import gc
+import weakref
 
 import pytest
 
@@ -22,6 +23,30 @@ def test_pages_between_what_is_still_used_are_given_back() -> None:
     assert after is not None
     assert before - after > 50
     assert all(len(piece) == 60_000 for piece in kept)
+
+
+def test_what_a_refusal_left_in_a_circle_is_let_go() -> None:
+    """An exception that a frame of its own traceback holds, with the picture beside it."""
+
+    class Picture:
+        pass
+
+    def refuse() -> "weakref.ref[Picture]":
+        picture = Picture()
+        try:
+            raise ValueError("too small")
+        except ValueError as error:
+            kept = error
+        return weakref.ref(picture) if kept else None  # type: ignore[return-value]
+
+    gc.disable()
+    try:
+        left = refuse()
+        assert left() is not None
+        return_spare_memory()
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
