@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import variants
+from inference_image.model_spec import load_model_spec
 
 
 def spec(kind: str, *, network: str = "mobilenet", task: str = "grade5", **raw: Any) -> Any:
@@ -69,6 +70,9 @@ def test_the_results_are_of_the_committed_packages(repository: Path) -> None:
         assert row["kind"] == "int8"
         model = document["files"]["model.tflite"]
         assert row["model_bytes"] == model["size_bytes"]
+        # Where the file has been rewritten since, the row names what was measured.
+        assert row["sha256"] == load_model_spec(repository / "model_artifacts" / name).sha256
+        assert row.get("measured_with", row).keys() >= {"sha256", "model_bytes"}
         for figure in ("referable_auc", variants.AT_SPECIFICITY):
             assert row["metrics"][figure] == document["metrics"][figure], name
 
