@@ -17,8 +17,6 @@ from tensorflow.lite.tools import flatbuffer_utils
 
 _BYTES, _INTEGERS = schema.TensorType.UINT8, schema.TensorType.INT8
 _BETWEEN: Final = b"pixels_as_floats"
-# DEQUANTIZE knows uint8 since its first version, int8 and QUANTIZE's floats since the second.
-_VERSION: Final = 2
 
 
 def delegate_input(model: bytes) -> bytes:
@@ -29,8 +27,8 @@ def delegate_input(model: bytes) -> bytes:
     """
     content = flatbuffer_utils.convert_bytearray_to_object(bytearray(model))
     graph = content.subgraphs[0]
-    step = _from_bytes(content, graph)
-    if step is None:
+    step, dequantize = _from_bytes(content, graph), _dequantize(content)
+    if step is None or dequantize is None:
         return model
     taken = graph.tensors[step.inputs[0]]
     between = schema.TensorT()
@@ -41,7 +39,7 @@ def delegate_input(model: bytes) -> bytes:
     content.buffers.append(schema.BufferT())
     graph.tensors.append(between)
     to_floats = schema.OperatorT()
-    to_floats.opcodeIndex = _dequantize(content)
+    to_floats.opcodeIndex = dequantize
     to_floats.inputs, to_floats.outputs = [step.inputs[0]], [len(graph.tensors) - 1]
     graph.operators.insert(graph.operators.index(step), to_floats)
     step.inputs = [len(graph.tensors) - 1]
@@ -59,17 +57,13 @@ def _from_bytes(content: Any, graph: Any) -> Any:
     return None
 
 
-def _dequantize(content: Any) -> int:
-    """Where DEQUANTIZE stands among the model's kinds of steps; it is added where it is not."""
+def _dequantize(content: Any) -> int | None:
+    """Where DEQUANTIZE stands among the model's kinds of steps: it ends a graph with float answers,
+    in a version that is newer than that of bytes."""
     for index, code in enumerate(content.operatorCodes):
         if _code(code) == schema.BuiltinOperator.DEQUANTIZE:
-            code.version = max(code.version, _VERSION)
             return index
-    added = schema.OperatorCodeT()
-    added.builtinCode = added.deprecatedBuiltinCode = schema.BuiltinOperator.DEQUANTIZE
-    added.version = _VERSION
-    content.operatorCodes.append(added)
-    return len(content.operatorCodes) - 1
+    return None
 
 
 def _code(code: Any) -> int:

@@ -115,13 +115,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=300)
     options = parser.parse_args(arguments)
-    contents = [path.read_bytes() for path in options.models]
+    contents: list[bytes] = []
+    same: list[int] = []
+    for path in options.models:
+        try:
+            contents.append(path.read_bytes())
+            same.append(alike(contents[0], contents[-1]))
+        except (OSError, ValueError) as error:
+            parser.error(f"{path} cannot be measured: {' '.join(str(error).split())}")
     measured = latencies(contents, rounds=options.rounds)
     print(f"CPU ms of one inference, one thread, median of {options.rounds} rounds in turns:")
-    for path, content, latency in zip(options.models, contents, measured, strict=True):
+    for path, latency, count in zip(options.models, measured, same, strict=True):
         ratio = latency.cpu_ms / measured[0].cpu_ms
-        same = alike(contents[0], content)
-        print(f"{latency.cpu_ms:8.3f} {ratio:6.3f}  {path}, {same} of {_COMPARED} answers the same")
+        print(
+            f"{latency.cpu_ms:8.3f} {ratio:6.3f}  {path}, {count} of {_COMPARED} answers the same"
+        )
     return 0
 
 

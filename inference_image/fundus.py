@@ -32,7 +32,7 @@ from inference_image.contract import (
     REASON_TOO_DARK,
 )
 from inference_image.fundus_chosen import find_disc, measure, vesselness
-from inference_image.fundus_terms import THUMBNAIL_PX, VESSEL_PX, Disc
+from inference_image.fundus_terms import THUMBNAIL_PX, VESSEL_PX, Box, Disc
 from inference_image.model_spec import ModelPackageError
 
 # A disc that is smaller in the model's input shows no vessels.
@@ -152,9 +152,7 @@ def _factor(size: tuple[int, int]) -> int:
     return max(1, math.ceil(max(size) / THUMBNAIL_PX))
 
 
-def _find_in(
-    picture: Image.Image, box: tuple[int, int, int, int]
-) -> tuple[FundusCircle, tuple[int, int, int, int] | None]:
+def _find_in(picture: Image.Image, box: Box) -> tuple[FundusCircle, Box | None]:
     """The disc within a box of the picture, and what a frame in it surrounds, in the picture's
     pixels."""
     left, top, right, bottom = box

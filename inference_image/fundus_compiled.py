@@ -18,6 +18,7 @@ from inference_image.fundus_terms import (
     SHORTEST_SIDE_PX,
     THUMBNAIL_PX,
     VESSEL_PX,
+    Box,
     Disc,
     Measures,
     bin_directions,
@@ -102,9 +103,7 @@ def _make_triplets() -> None:
             _triplets_made.append(triplets())
 
 
-def find_disc(
-    picture: Image.Image, box: tuple[int, int, int, int], factor: int
-) -> tuple[Disc | None, tuple[int, int, int, int] | None]:
+def find_disc(picture: Image.Image, box: Box, factor: int) -> tuple[Disc | None, Box | None]:
     """As `fundus_search.find_disc`."""
     left, top, right, bottom = box
     size = (right - left, bottom - top)

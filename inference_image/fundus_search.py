@@ -23,6 +23,7 @@ from PIL import Image
 from inference_image.fundus_terms import (
     ANGLE_BINS,
     SHORTEST_SIDE_PX,
+    Box,
     Disc,
     bin_directions,
     triplets,
@@ -66,14 +67,11 @@ IndexArray = npt.NDArray[np.intp]
 ByteArray = npt.NDArray[np.uint8]
 
 
-def find_disc(
-    picture: Image.Image, box: tuple[int, int, int, int], factor: int
-) -> tuple[Disc | None, tuple[int, int, int, int] | None]:
+def find_disc(picture: Image.Image, box: Box, factor: int) -> tuple[Disc | None, Box | None]:
     """The disc in the thumbnail of a box of an RGB picture, and what a frame in it surrounds.
 
     `factor` pixels a side become one of the thumbnail, which has at most `THUMBNAIL_PX` a side.
-    The latter is left, top, right and bottom in pixels of the thumbnail; None where there is no
-    frame to be cut.
+    The latter is in pixels of the thumbnail; None where there is no frame to be cut.
     """
     pixels = np.asarray(thumbnail_of(picture, box, factor))
     if min(pixels.shape[:2]) < SHORTEST_SIDE_PX:
@@ -441,7 +439,7 @@ def _quantile(ordered: npt.NDArray[Any], share: float) -> float:
     return float(ordered[max(0, math.ceil(share * ordered.size) - 1)])
 
 
-def _without_frame(pixels: ByteArray) -> tuple[int, int, int, int] | None:
+def _without_frame(pixels: ByteArray) -> Box | None:
     """What a frame of one colour surrounds; None where nothing is cut.
 
     Only a frame that is paler than the corners of what it surrounds hides a disc: the search

@@ -23,6 +23,10 @@ _SAMPLED_PX: Final = 50
 DoubleArray = npt.NDArray[np.float64]
 
 
+# Left, top, right and bottom of a part of a picture; the last two are not part of it.
+Box = tuple[int, int, int, int]
+
+
 class Disc(NamedTuple):
     """A circle in pixels of a thumbnail, and the share of its circumference inside the frame
     where an edge was seen."""

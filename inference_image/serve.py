@@ -64,9 +64,9 @@ _POLL_S: Final = 0.05
 _TURN_AWAY_S: Final = 1.0
 _TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
 _HEARTBEAT_S: Final = 1.0
-# A worker accepts so many connections in one turn of its event loop, and so many with a full queue.
+# A worker accepts so many connections in one turn of its event loop, and so many while it is busy.
 _ACCEPTED_AT_ONCE: Final = 16
-_REFUSED_AT_ONCE: Final = 64
+_BUSY_AT_ONCE: Final = 64
 # uvicorn and gunicorn read these by themselves, and end with a traceback where one is not as they
 # expect. Here all that counts has a variable of its own.
 _OF_OTHER_SERVERS: Final = (
@@ -405,7 +405,7 @@ def _run_worker(
     # many wait it has few turns, and no other worker was idle to take them. One alone takes a few,
     # so that those without a request give way before its files are used up.
     at_once = 1 if settings.workers > 1 else _ACCEPTED_AT_ONCE
-    listener.at_once = lambda: _REFUSED_AT_ONCE if app.is_busy() else at_once
+    listener.at_once = lambda: _BUSY_AT_ONCE if app.is_busy() else at_once
     _log_server(log)
     config = uvicorn.Config(
         app,

@@ -3,12 +3,12 @@
     >>> return_spare_memory()
     True
 
-A refusal leaves its exception, whose frames hold the picture, and the picture's owner them, until
-Python looks for such circles, which it does while it works (some 10 ms). And the C library keeps
-what programs free, in pieces between what is still in use: a worker that has decoded many different
-pictures looks a fifth larger than it is, for as long as it lives. Where the library is glibc it can
-be told to give the pages back (malloc_trim(3)), which takes about a millisecond; others do so by
-themselves, or cannot.
+A refusal leaves its exception, whose frames hold the picture and it them, until Python looks for
+such circles, which it does while it works and never while it is idle; to look takes some 10 ms. And
+the C library keeps what programs free, in pieces between what is still in use: a worker that has
+decoded many different pictures looks a fifth larger than it is, for as long as it lives. Where the
+library is glibc it can be told to give the pages back (malloc_trim(3)), which takes about a
+millisecond; others do so by themselves, or cannot.
 """
 
 import functools

@@ -114,8 +114,8 @@ class Turns:
         self._paused_since = time.perf_counter()
         # A queue that is full may be a short one: then what is being predicted ends the pause, but
         # not where its answer is there and its thread saw no pause yet.
-        alone = self._refused and self.predicting and not self._answers
-        if alone or self.waiting >= _FEW:
+        is_short = self._refused and self.predicting and not self._answers
+        if is_short or self.waiting >= _FEW:
             self._go_on.wait(_LONGEST_PAUSE_S)
         self._paused_since = None
         self._refused = False

@@ -181,7 +181,7 @@ class _Load:
             for _ in range(self._callers):
                 self._start(began)
         while True:
-            now = began_turn = time.perf_counter()
+            now = time.perf_counter()
             sending = now < end and not stop
             if self._rate is not None and sending:
                 while due <= now:
@@ -189,7 +189,7 @@ class _Load:
                     due += 1 / self._rate
                 while self._waiting and (self._idle or len(self._open) < self._most):
                     self._start(heapq.heappop(self._waiting))
-                time.sleep(max(0.0, began_turn + _TICK_S - time.perf_counter()))
+                time.sleep(max(0.0, now + _TICK_S - time.perf_counter()))
                 timeout = 0.0
             else:
                 timeout = 0.05

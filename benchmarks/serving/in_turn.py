@@ -69,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("give two settings, or --before a checkout, not both")
         if not (options.before / "inference_image" / "serve.py").is_file():
             parser.error(f"{options.before} is no checkout of this project")
+        native = options.before / "inference_image" / "native"
+        if native.is_dir() and not list(native.glob("*.so")):
+            parser.error(f"{options.before} has no compiled kernel; type `make setup` there")
         words = ["before", "this version"]
         servers = [with_settings({}, folder=options.before.resolve()), with_settings({})]
     else:

@@ -39,6 +39,16 @@ def test_a_version_before_runs_by_its_own_code(tmp_path: Path) -> None:
     assert with_settings({}, folder=tmp_path).folder == tmp_path
 
 
+def test_a_version_before_without_its_kernel_is_no_measure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "inference_image" / "native").mkdir(parents=True)
+    (tmp_path / "inference_image" / "serve.py").touch()
+    with pytest.raises(SystemExit):
+        main(["--before", str(tmp_path)])
+    assert "has no compiled kernel; type `make setup` there" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -68,3 +68,20 @@ def test_the_command_names_the_time_of_each_model_beside_the_first(
     ] * 2
     assert float(told[1].split()[1]) == 1.0
     assert float(told[2].split()[1]) > 0
+
+
+@pytest.mark.parametrize("wrong", ["absent", "other", "text"])
+def test_a_model_that_cannot_be_compared_is_one_sentence(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    model = repository / "tests" / "data" / "tiny-model" / "model.tflite"
+    files = {
+        "absent": tmp_path / "absent.tflite",
+        "other": repository / "model_artifacts" / "referral-demo" / "model.tflite",
+        "text": tmp_path / "text.tflite",
+    }
+    files["text"].write_text("no model")
+    with pytest.raises(SystemExit):
+        main([str(model), str(files[wrong])])
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"error: {files[wrong]} cannot be measured: " in said
