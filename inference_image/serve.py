@@ -409,6 +409,9 @@ def _run_worker(
     _log_server(log)
     config = uvicorn.Config(
         app,
+        # Not whichever happens to be installed: how many connections a worker accepts at a time is
+        # said to this one only, and with another `/ping` waited for seconds under overload.
+        loop="asyncio",
         http=bounded_protocol(allowed_connections()),
         lifespan="on",
         ws="none",

@@ -67,6 +67,15 @@ def test_it_listens_on_the_platforms_port_and_says_how_long_each_phase_took() ->
     assert container["requests_before"] == 0
 
 
+def test_another_event_loop_is_not_taken_because_it_is_installed(tmp_path: Path) -> None:
+    module = tmp_path / "uvloop" / "__init__.py"
+    module.parent.mkdir()
+    module.write_text('raise RuntimeError("uvloop was imported")\n', encoding="utf-8")
+    environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        assert invoke(served).status == 200
+
+
 def test_the_log_says_when_numpy_does_the_work_of_the_kernel() -> None:
     with running(Served(TINY_MODEL, environment={"DR_KERNEL": "numpy"})) as served:
         wait_until(lambda: served.event("ready"))
