@@ -14,12 +14,19 @@ import math
 import re
 import resource
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
-from inference_image.contract import MEDIA_PROBLEM
-from inference_image.http_app import CLOSING, problem_text
+from inference_image.contract import INVOCATIONS_PATH, MEDIA_PROBLEM
+from inference_image.invocation import CLOSING
+from inference_image.problems import problem_text
 
 # From connecting to the end of a request's header.
 _HEADER_WITHIN_S: Final = 30.0
@@ -84,11 +91,13 @@ class Protocol(HttpToolsProtocol):
     # Of a request that was turned away: bytes still to come, and what to do then.
     _skipped_left = 0
     _closes = False
-    _refused_s = -math.inf
+    _answered_s = -math.inf
     _header_bytes = 0
     # A message has begun to arrive; and its header is complete.
     _begun = False
     _in_message = False
+    # A request whose body may have come along with its header.
+    _undecided: "tuple[RequestResponseCycle, Any] | None" = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_OneWrite(transport, self.loop))  # type: ignore[arg-type]
@@ -102,6 +111,8 @@ class Protocol(HttpToolsProtocol):
         self.idle.pop(self, None)
         self._stop_waiting()
         self._stop_watching()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
         for tell in tuple(self._closing):
             tell()
@@ -119,6 +130,8 @@ class Protocol(HttpToolsProtocol):
             return
         in_header = self._overdue is not None
         super().data_received(data if self._in_message else _without_upgrade(data))
+        if self._undecided is not None:
+            self._decide(*self._undecided)
         if self._in_message or not (self.cycle is None or self.cycle.response_complete):
             return
         # The header is still due; or it is the next one, after a body that was refused
@@ -156,7 +169,11 @@ class Protocol(HttpToolsProtocol):
         if self._header_bytes > 2 * _MOST_HEADER_BYTES:
             # The parser stops, and the sender is answered 400.
             raise ValueError("too many headers or trailers")
-        super().on_header(name, value)
+        # As uvicorn's own does; to call that as well would be a tenth of what a header costs.
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
@@ -193,8 +210,59 @@ class Protocol(HttpToolsProtocol):
         if not self.pipeline:
             self.flow.resume_reading()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        scope = cycle.scope
+        # What has waited for its turn, or waits to be told that it may send its body, is no such.
+        if (
+            cycle.more_body
+            and not cycle.waiting_for_100_continue
+            and scope["path"] == INVOCATIONS_PATH
+            and scope["method"] == "POST"
+        ):
+            self._undecided = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _decide(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Answer a request that is whole without a task: half of its steps are not needed."""
+        self._undecided = None
+        if cycle.more_body or self.flow.write_paused:
+            self.config.app.arrives()  # type: ignore[union-attr]
+            super()._start_asgi_task(cycle, app)
+            return
+        body, cycle.body = bytes(cycle.body), bytearray()
+        self.config.app.invoke_at_once(  # type: ignore[union-attr]
+            cycle.scope["headers"], body, closing=self._closing, reply=partial(self._reply, cycle)
+        )
+
+    def _reply(self, cycle: RequestResponseCycle, response: Response) -> None:
+        """Send a whole answer, as `RequestResponseCycle.send` does it in two messages."""
+        cycle.response_started = cycle.response_complete = True
+        then, cycle.on_response = cycle.on_response, _nothing
+        if cycle.disconnected:
+            return
+        closes = not cycle.keep_alive
+        pairs = [*self.server_state.default_headers, *response.raw_headers]
+        said = (b"connection", b"close") in pairs
+        if closes and not said:
+            pairs.append((b"connection", b"close"))
+        header = b"\r\n".join([name + b": " + value for name, value in pairs])
+        self.transport.write_now(  # type: ignore[attr-defined]
+            b"".join((STATUS_LINE[response.status_code], header, _HEAD_ENDS, response.body))
+        )
+        if closes or said:
+            self.transport.close()
+        then()
+
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        """As uvicorn's own, but for the timer: one is set for many answers."""
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+            else:
+                self._keep_from_now()
         if self.cycle.response_complete:
             self._rest()
 
@@ -258,10 +326,20 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
         else:
             # Also the time within which the rest of the body must come.
-            self._refused_s = self.loop.time()
-            if self.timeout_keep_alive_task is None:
-                self._keep_alive(self.timeout_keep_alive)
+            self._keep_from_now()
         return True
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Nothing: the timer goes on, and finds out by itself whether it still means something.
+
+        To stop and set it for each request would cost as much as to refuse one.
+        """
+
+    def _keep_from_now(self) -> None:
+        """There was an answer; the next request must come while the connection is kept."""
+        self._answered_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._keep_alive(self.timeout_keep_alive)
 
     def _keep_alive(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(
@@ -269,11 +347,12 @@ class Protocol(HttpToolsProtocol):
         )
 
     def timeout_keep_alive_handler(self) -> None:
-        # One timer for many refusals: to set it anew for each would cost as much as to refuse.
-        left_s = self._refused_s + self.timeout_keep_alive - self.loop.time()
+        """Close what has had no request for so long; one that has begun has limits of its own."""
+        self.timeout_keep_alive_task = None
+        left_s = self._answered_s + self.timeout_keep_alive - self.loop.time()
         if left_s > 0:
             self._keep_alive(left_s)
-        else:
+        elif self in self.idle and self._overdue is None:
             super().timeout_keep_alive_handler()
 
     def _expect_header(self) -> None:
@@ -289,6 +368,10 @@ class Protocol(HttpToolsProtocol):
     def _give_up(self) -> None:
         self._overdue = None
         self.transport.close()
+
+
+def _nothing() -> None:
+    """What an answered request leads to."""
 
 
 def _without_upgrade(data: bytes) -> bytes:

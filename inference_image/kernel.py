@@ -19,7 +19,7 @@ from inference_image.variables import read_setting
 
 # Of the native/fundus.c that this code calls: `python -m inference_image.docker.build_kernel
 # --version` says it, and a test holds the two to each other.
-KERNEL_VERSION: Final = 521_625_318
+KERNEL_VERSION: Final = 787_819
 FOLDER: Final = Path(__file__).resolve().parent / "native"
 _ELF_HEADER_BYTES: Final = 64
 

@@ -90,7 +90,8 @@ class LambdaHandler:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from mangum import Mangum
 
-        from inference_image.http_app import ContainerStart, ProcessCounter, create_app
+        from inference_image.http_app import create_app
+        from inference_image.service import ContainerStart, ProcessCounter
 
         imports_ms = _ms_since(began)
         environment = os.environ if environment is None else environment
@@ -154,7 +155,7 @@ class LambdaHandler:
             return self._answer(request, context)
 
     def _answer(self, request: LambdaRequest, context: Any) -> dict[str, Any]:
-        from inference_image.http_app import problem_record
+        from inference_image.problems import problem_record
 
         try:
             return dict(self._mangum({**request.event, _REFUSAL: request.refusal}, context))
@@ -214,7 +215,7 @@ class _Front:
         self._log = log
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        from inference_image.http_app import problem
+        from inference_image.problems import problem
 
         # A prediction that ended after its invocation has its say first: it leaves the queue.
         await asyncio.sleep(0)

@@ -60,11 +60,6 @@ def _new_id() -> str:
     return f"{text[:12]}4{text[13:16]}{_VARIANTS[int(text[16], 16) % 4]}{text[17:]}"
 
 
-def is_plain(data: bytes) -> bool:
-    """Whether a plain `POST /invocations` begins here."""
-    return data.startswith(_START)
-
-
 def read_head(data: bytes, *, most_bytes: int) -> Head | None:
     """The head of a plain `POST /invocations` at the start of `data`; None for anything else.
 
@@ -72,7 +67,7 @@ def read_head(data: bytes, *, most_bytes: int) -> Head | None:
         data: the first bytes that a connection has sent since the last answer.
         most_bytes: a body may have; a longer one is refused for its size instead.
     """
-    if not is_plain(data):
+    if not data.startswith(_START):
         return None
     end = data.find(_END, 0, _LONGEST_HEAD)
     if end < 0:

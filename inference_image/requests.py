@@ -11,7 +11,7 @@ the others are answered.
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,6 +66,9 @@ class Options:
     operating_point: str | None = None
 
 
+_NO_OPTIONS: Final = Options()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Photograph:
     """Encoded bytes of one image and the type that the sender claims, or None."""
@@ -82,7 +85,7 @@ def media_type(content_type: str | None) -> str:
 
 def wants_csv(accept: str | None) -> bool:
     """Whether CSV is preferred: of the two types, the first that Accept names and allows wins."""
-    for part in (accept or "").lower().split(","):
+    for part in accept.lower().split(",") if accept else ():
         bare, *parameters = (piece.strip() for piece in part.split(";"))
         if bare in (MEDIA_CSV, MEDIA_JSON) and not any(map(_is_zero_weight, parameters)):
             return bare == MEDIA_CSV
@@ -101,8 +104,10 @@ def parse_attributes(header: str | None) -> Options:
     Raises:
         RefusedRequestError: 400, for an attribute that is not known or has no value.
     """
+    if not header:
+        return _NO_OPTIONS
     values: dict[str, str] = {}
-    for part in (header or "").replace(";", ",").split(","):
+    for part in header.replace(";", ",").split(","):
         if not part.strip():
             continue
         name, separator, value = (piece.strip() for piece in part.partition("="))
@@ -134,9 +139,9 @@ def check_content_type(content_type: str) -> None:
     )
 
 
-def check_content_encoding(encodings: Iterable[str]) -> None:
+def check_content_encoding(encodings: str) -> None:
     """Raise 415 for a body that is compressed as a whole: what it expands to is not bounded."""
-    for name in ",".join(encodings).split(","):
+    for name in encodings.split(",") if encodings else ():
         if name.strip().lower() not in ("", "identity"):
             raise RefusedRequestError(
                 415,

@@ -77,6 +77,7 @@ _SERVICE_MODULES: Final = (
     "uvicorn",
     "uvicorn.lifespan.on",
     "inference_image.http_protocol",
+    "inference_image.http_app",
     "ai_edge_litert.interpreter",
 )
 # Workers that stop serve what has connected already; later callers are told to come back.
@@ -363,8 +364,9 @@ def _run_worker(
     import uvicorn
 
     from inference_image import kernel
-    from inference_image.http_app import ContainerStart, create_app
+    from inference_image.http_app import create_app
     from inference_image.http_protocol import allowed_connections, bounded_protocol
+    from inference_image.service import ContainerStart
 
     log.in_background()
     imports_ms = round((time.perf_counter() - begun) * 1000, 1)

@@ -11,10 +11,10 @@ An event loop that reads, answers and refuses one request at a time takes the in
 processor's caches from the prediction's thread again and again, and finds its own gone each time:
 beside a network the same steps cost three times what they cost alone.
 
-So while many predictions wait, the loop stands still for some milliseconds. It goes on when the
-prediction next enters the engine, which does not need the interpreter; or at once when few wait any
-more, so that the prediction's thread never runs out of work for it. What has arrived and what has
-been answered by then is done in one go. With few requests in hand nothing waits for anything.
+So while many predictions wait, the loop stands still for some tens of milliseconds. It goes on when
+the prediction next enters the engine, which does not need the interpreter; or at once when few wait
+any more, so that the prediction's thread never runs out of work for it. What has arrived and what
+has been answered by then is done in one go. With few requests in hand nothing waits for anything.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from collections.abc import Callable
 from typing import Final
 
 # So many must wait for a pause to be worth its own steps, and with so few left it ends.
-_MANY: Final = 8
-_FEW: Final = 4
+_MANY: Final = 6
+_FEW: Final = 3
 # So long nothing is done, then at the engine's next beginning; and the longest that it may be,
 # however long the engine or a decoder takes.
-_PAUSE_S: Final = 0.02
-_LONGEST_PAUSE_S: Final = 0.05
+_PAUSE_S: Final = 0.04
+_LONGEST_PAUSE_S: Final = 0.08
 # What a turn wakes runs in the turn after it, and what has arrived then begins in the one after.
 _TURNS_OF_WORK: Final = 3
 
@@ -91,8 +91,13 @@ class Turns:
             self._plan()
 
     def _hand_over(self) -> None:
-        while self._answers:
-            self._answers.popleft()()
+        try:
+            while self._answers:
+                self._answers.popleft()()
+        finally:
+            # One that fails keeps no other from its answer.
+            if self._answers:
+                asyncio.get_running_loop().call_soon(self._hand_over)
         if self.is_busy:
             self._plan()
 

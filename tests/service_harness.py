@@ -18,15 +18,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import uvicorn
 from PIL import Image
 
 from dr_training.drawing import draw_fundus
+from inference_image import http_protocol
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY_MODEL = REPOSITORY / "tests" / "data" / "tiny-model"
@@ -342,3 +344,21 @@ def running(transport: Any) -> Iterator[Any]:
     with transport:
         transport.wait_ready()
         yield transport
+
+
+@contextlib.asynccontextmanager
+async def listening(app: Any, *, most: int = 100) -> AsyncIterator[tuple[str, int]]:
+    """The service's HTTP protocol in front of an application, and its address."""
+    protocol = http_protocol.bounded_protocol(most)
+    config = uvicorn.Config(app, http=protocol, lifespan="off", log_config=None)
+    config.load()
+    server = uvicorn.Server(config)
+    socket_server = await asyncio.get_running_loop().create_server(
+        lambda: config.http_protocol_class(  # type: ignore[call-arg]
+            config=config, server_state=server.server_state, app_state={}
+        ),
+        "127.0.0.1",
+        0,
+    )
+    async with socket_server:
+        yield socket_server.sockets[0].getsockname()

@@ -1051,7 +1051,7 @@ static inline uint32_t as_bits(float value)
     return both.bits;
 }
 
-static double sharpness_of(const uint8_t *rgb, int side, int margin)
+INLINED double sharpness(const uint8_t *rgb, int side, int margin)
 {
     int inner = side - 2 * margin, row_bytes = 3 * side, rows = 0;
     int64_t bent = 0, level = 0;
@@ -1070,6 +1070,23 @@ static double sharpness_of(const uint8_t *rgb, int side, int margin)
     }
     double size = (double)rows * (inner - 2);
     return (double)bent / size / (4 * most_of(1.0, (double)level / size));
+}
+
+static double sharpness_any(const uint8_t *rgb, int side, int margin)
+{
+    return sharpness(rgb, side, margin);
+}
+
+#ifdef HAS_TWO_FORMS
+WITH_AVX2 static double sharpness_avx2(const uint8_t *rgb, int side, int margin)
+{
+    return sharpness(rgb, side, margin);
+}
+#endif
+
+static double sharpness_of(const uint8_t *rgb, int side, int margin)
+{
+    DISPATCH(sharpness, rgb, side, margin);
 }
 
 /* Light, colour and sharpness of a prepared photograph.
@@ -1231,7 +1248,11 @@ INLINED double line_ratio(const int16_t *green, int row_step)
 INLINED double vesselness(const uint8_t *green, int stride, double least)
 {
     int16_t levels[VESSEL_SIDE * VESSEL_SIDE];
-    for (int i = 0; i < VESSEL_SIDE * VESSEL_SIDE; i++) levels[i] = green[(ptrdiff_t)stride * i];
+    if (stride == 3) /* known when it is compiled, it takes a third of the time */
+        for (int i = 0; i < VESSEL_SIDE * VESSEL_SIDE; i++) levels[i] = green[3 * i];
+    else
+        for (int i = 0; i < VESSEL_SIDE * VESSEL_SIDE; i++)
+            levels[i] = green[(ptrdiff_t)stride * i];
     double glance = line_ratio(levels, GLANCE_ROWS);
     /* A few rows tell where a picture is far above what is asked for. */
     return glance >= GLANCE_FACTOR * least ? glance : line_ratio(levels, COUNTED_ROWS);

@@ -49,7 +49,7 @@ def server(answer: bytes, *, request: bytes, pieces: int = 1) -> Iterator[tuple[
 
 
 @pytest.mark.parametrize("size", [10, 3_000_000])
-@pytest.mark.parametrize("clients", [1, 7])
+@pytest.mark.parametrize("clients", [1, 7, 20])
 def test_every_client_asks_again_when_it_has_its_answer(size: int, clients: int) -> None:
     request = post("/invocations", bytes(size), "image/jpeg")
     with server(OK, request=request, pieces=3) as (port, seen):

@@ -173,8 +173,14 @@ def test_of_many_that_come_in_one_turn_only_those_with_a_place_are_parsed() -> N
     )
     app._service.prepare()
 
+    def is_let_in() -> bool:
+        if app.turn_away(plain, []) is not None:
+            return False
+        app.arrives()
+        return True
+
     async def turn() -> list[bool]:
-        found = [app.turn_away(data, []) is None for data in (b"GET /ping", *[plain] * 5)]
+        found = [app.turn_away(b"GET /ping", []) is None, *(is_let_in() for _ in range(5))]
         await asyncio.sleep(0)
         return found
 
@@ -242,14 +248,14 @@ async def never() -> Any:
 
 
 def test_a_body_that_does_not_come_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_image.http_app._BODY_WITHIN_S", 0.1)
+    monkeypatch.setattr("inference_image.service._BODY_WITHIN_S", 0.1)
     with service(loader(Engine())) as (transport, _, _):
         assert transport._run(post(transport._app, never)) == 400
         assert send(transport).status == 200
 
 
 def test_requests_whose_bodies_still_arrive_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_image.http_app._BODY_WITHIN_S", 2.0)
+    monkeypatch.setattr("inference_image.service._BODY_WITHIN_S", 2.0)
 
     async def many(app: Any, headers: dict[str, str]) -> list[int]:
         return list(await asyncio.gather(*(post(app, never, headers) for _ in range(12))))
@@ -265,7 +271,7 @@ def test_requests_whose_bodies_still_arrive_count(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_body_without_a_length_counts_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_image.http_app._MOST_BYTES_HELD", 1)
+    monkeypatch.setattr("inference_image.service._MOST_BYTES_HELD", 1)
 
     async def endless() -> Any:
         return {"type": "http.request", "body": bytes(60_000), "more_body": True}
@@ -473,7 +479,8 @@ def test_of_several_images_those_without_time_left_are_told_so(
 ) -> None:
     engine = ByTheClock()
     clock = SimpleNamespace(**{**vars(time), "perf_counter": lambda: engine.now_s})
-    monkeypatch.setattr("inference_image.http_app.time", clock)
+    for module in ("invocation", "computation"):
+        monkeypatch.setattr(f"inference_image.{module}.time", clock)
     with service(loader(engine), MODEL_SERVER_TIMEOUT="50") as (transport, events, _):
         reply = several(transport, 10)
         assert reply.status == 200
@@ -705,9 +712,9 @@ def test_a_worker_without_work_gives_spare_memory_back_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, given = Engine(), list[int]()
-    monkeypatch.setattr("inference_image.http_app._IDLE_FOR_S", 0.1)
+    monkeypatch.setattr("inference_image.service._IDLE_FOR_S", 0.1)
     monkeypatch.setattr(
-        "inference_image.http_app.return_spare_memory", lambda: given.append(engine.calls)
+        "inference_image.service.return_spare_memory", lambda: given.append(engine.calls)
     )
     with service(loader(engine)) as (transport, _, _):
         for count in (3, 1):

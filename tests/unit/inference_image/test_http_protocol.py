@@ -4,8 +4,8 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,30 +14,13 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from inference_image import http_protocol
-from inference_image.http_app import CLOSING
-
-
-@asynccontextmanager
-async def _listening(app: Any, *, most: int = 100) -> AsyncIterator[tuple[str, int]]:
-    """The service's HTTP protocol in front of an application, and its address."""
-    protocol = http_protocol.bounded_protocol(most)
-    config = uvicorn.Config(app, http=protocol, lifespan="off", log_config=None)
-    config.load()
-    server = uvicorn.Server(config)
-    listening = await asyncio.get_running_loop().create_server(
-        lambda: config.http_protocol_class(  # type: ignore[call-arg]
-            config=config, server_state=server.server_state, app_state={}
-        ),
-        "127.0.0.1",
-        0,
-    )
-    async with listening:
-        yield listening.sockets[0].getsockname()
+from inference_image.invocation import CLOSING
+from tests.service_harness import listening
 
 
 async def _answer_to(app: Any, chunks: Iterable[bytes], *, pause_s: float = 0.0) -> bytes:
     """All that it says to what is sent, until it closes."""
-    async with _listening(app) as address:
+    async with listening(app) as address:
         reader, writer = await asyncio.open_connection(*address)
         try:
             # Who sends more than is read is reset, and may or may not see the answer.
@@ -155,7 +138,7 @@ def test_an_application_is_told_when_the_sender_of_a_whole_body_leaves(size: int
 
     async def chunks() -> None:
         head = f"POST / HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode()
-        async with _listening(app) as address:
+        async with listening(app) as address:
             _, writer = await asyncio.open_connection(*address)
             writer.write(head + bytes(size))
             await writer.drain()
@@ -260,7 +243,7 @@ def test_the_connection_without_a_request_for_longest_gives_way_to_a_new_one() -
     async def crowd() -> list[bytes]:
         may = asyncio.Event()
         app = _Answers(may)
-        async with _listening(app, most=3) as address:
+        async with listening(app, most=3) as address:
             callers = [await asyncio.open_connection(*address) for _ in range(2)]
             # The first has a request in hand, so it is the second that has to go.
             callers[0][1].write(LAST)
@@ -290,7 +273,7 @@ def test_an_answer_that_nobody_reads_ends_the_connection(monkeypatch: pytest.Mon
     """While some of it is read, the connection stays."""
     config = uvicorn.Config(_App(), lifespan="off", log_config=None)
     config.load()
-    clock = _Clock()
+    clock = Clock()
     calls: list[str] = []
     left = [300_000]
     transport = SimpleNamespace(
@@ -347,7 +330,7 @@ def test_header_and_body_of_an_answer_are_one_write() -> None:
         def is_closing(self) -> bool:
             return False
 
-    plain, clock = Transport(), _Clock()
+    plain, clock = Transport(), Clock()
     transport = http_protocol._OneWrite(plain, clock)
     head = b"HTTP/1.1 200 OK\r\n\r\n"
     transport.write(head)
@@ -374,7 +357,7 @@ def test_header_and_body_of_an_answer_are_one_write() -> None:
     assert plain.calls.pop() == b"body"
 
 
-class _Clock:
+class Clock:
     """An event loop's time and timers, moved by hand."""
 
     def __init__(self) -> None:
@@ -407,7 +390,7 @@ def test_a_refused_connection_closes_when_it_was_idle_since_its_last_refusal() -
     app.turn_away = lambda _data, _headers: (refusal, 0, False)  # type: ignore[method-assign]
     config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_keep_alive=75)
     config.load()
-    clock = _Clock()
+    clock = Clock()
     calls: list[bytes | str] = []
     transport = SimpleNamespace(
         write=calls.append,

@@ -370,14 +370,14 @@ def test_an_answer_that_is_no_text_is_base64(monkeypatch: pytest.MonkeyPatch) ->
     """Heat maps of a route of its own, or a compressed answer, would be bytes."""
     from starlette.responses import Response
 
-    from inference_image import http_app
+    from inference_image import service as module
 
     picture = b"\xff\xd8\xff\xe0" + bytes(range(256))
 
     async def ping(*_: Any) -> Response:
         return Response(content=picture, media_type="image/jpeg")
 
-    monkeypatch.setattr(http_app._Service, "ping", ping)
+    monkeypatch.setattr(module.Service, "ping", ping)
     with InLambda() as service:
         for make in EVENTS.values():
             answer = service.handler(make("GET", "/ping"), None)

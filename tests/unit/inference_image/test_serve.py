@@ -5,6 +5,8 @@ import io
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing, suppress
@@ -15,6 +17,7 @@ import pytest
 from inference_image import serve
 from inference_image.log import JsonLog
 from inference_image.settings import Settings
+from tests.service_harness import TINY_MODEL
 
 
 def settings(port: int = 0) -> Settings:
@@ -171,3 +174,23 @@ def test_at_the_end_whoever_still_waits_is_told() -> None:
         for caller in callers:
             with closing(caller):
                 assert caller.recv(1000).startswith(b"HTTP/1.1 503 ")
+
+
+def test_a_new_worker_finds_all_that_it_imports_in_the_process_that_forks_it() -> None:
+    """Nothing is left to import, or another worker would not be there at once."""
+    code = (
+        "import sys; from inference_image import serve; serve._import_service();"
+        "before = set(sys.modules);"
+        "from inference_image.http_app import create_app;"
+        "from inference_image.http_protocol import bounded_protocol;"
+        "from inference_image.service import ContainerStart;"
+        "from inference_image.settings import Settings;"
+        "app = create_app(Settings.from_environment({'DR_MODEL_DIR': sys.argv[1]}));"
+        "app._service.prepare(); app._service.executor.shutdown();"
+        "print(*sorted(n for n in set(sys.modules) - before if n.startswith('inference_image')))"
+    )
+    command = [sys.executable, "-c", code, str(TINY_MODEL)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    # The loader of the chosen engine is imported with it.
+    assert done.stdout.splitlines()[-1].split() == ["inference_image.runtimes.litert"]

@@ -66,7 +66,7 @@ def endless_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LONGEST_PAUSE_S", FOREVER_S)
 
 
-@pytest.mark.parametrize("waiting", [0, 1, 7])
+@pytest.mark.parametrize("waiting", [0, 1, module._MANY - 1])
 def test_with_few_that_wait_an_answer_is_handed_over_at_once(waiting: int) -> None:
     with Worker(waiting=waiting) as worker:
         worker.turns.finished(worker.loop, lambda: worker.given.append("one"))
@@ -94,25 +94,43 @@ def test_with_many_that_wait_answers_are_handed_over_together_and_in_order(
         assert worker.given == ["first", "second", "third", "fourth"]
 
 
+def test_an_answer_that_fails_keeps_no_other_from_its_own() -> None:
+    def fail() -> None:
+        raise OSError("gone")
+
+    with Worker(waiting=module._MANY + 5) as worker:
+        worker.loop.set_exception_handler(lambda _loop, context: failed.append(context))
+        failed: list[dict[str, Any]] = []
+        worker.finish("first")
+        assert worker.until(lambda: worker.is_paused)
+        worker.turns.finished(worker.loop, fail)
+        worker.finish("second")
+        worker.turns._go_on.set()
+        assert worker.until(lambda: worker.given == ["first", "second"])
+        assert isinstance(failed[0]["exception"], OSError)
+
+
 def test_a_pause_ends_before_the_predictions_run_out() -> None:
-    with Worker(waiting=10) as worker:
+    with Worker(waiting=module._MANY + 3) as worker:
         worker.finish("0")
         assert worker.until(lambda: worker.is_paused)
-        for number in range(1, 6):
-            worker.finish(str(number))
+        names = ["0"]
+        while worker.turns.waiting > module._FEW:
+            names.append(str(len(names)))
+            worker.finish(names[-1])
         time.sleep(0.02)
         assert worker.given == ["0"]
-        assert worker.turns.waiting == 4
         worker.turns.begun()
         worker.turns.finished(worker.loop, lambda: worker.given.append("last"))
-        assert worker.until(lambda: worker.given == [*"012345", "last"])
+        assert worker.until(lambda: worker.given == [*names, "last"])
 
 
 def test_what_was_taken_back_does_not_count_as_waiting() -> None:
-    with Worker(waiting=9) as worker:
-        for _ in range(3):
+    with Worker(waiting=module._MANY + 1) as worker:
+        assert worker.turns.is_busy
+        for _ in range(2):
             worker.turns.queued(-1)
-        assert worker.turns.waiting == 6
+        assert worker.turns.waiting == module._MANY - 1
         assert not worker.turns.is_busy
         worker.finish("one")
         assert worker.until(lambda: worker.given == ["one"])
