@@ -15,7 +15,7 @@ import re
 import resource
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import (
@@ -33,6 +33,9 @@ _HEADER_WITHIN_S: Final = 30.0
 _MOST_HEADER_BYTES: Final = 65_536
 # An answer's header waits so long for its body. What begins so is one, unlike 100 (Continue).
 _HEADER_WAITS_S: Final = 0.005
+# What asyncio asks the kernel for at a time: most photographs come whole then, header and all. With
+# its own 256 KiB a camera's takes several turns of the event loop.
+_READ_BYTES: Final = 1024 * 1024
 # What a connection holds of a body before the request's handler sees and counts it.
 _BODY_PIECE_BYTES: Final = 1024 * 1024
 _FINAL_STATUS: Final = (b"HTTP/1.1 2", b"HTTP/1.1 3", b"HTTP/1.1 4", b"HTTP/1.1 5")
@@ -100,6 +103,7 @@ class Protocol(HttpToolsProtocol):
     _undecided: "tuple[RequestResponseCycle, Any] | None" = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
         super().connection_made(_OneWrite(transport, self.loop))  # type: ignore[arg-type]
         self._closing: set[Callable[[], None]] = set()
         self._expect_header()
@@ -137,7 +141,8 @@ class Protocol(HttpToolsProtocol):
         # The header is still due; or it is the next one, after a body that was refused
         # before it had arrived.
         if self._overdue is None:
-            self._expect_header()
+            if self._begun:
+                self._expect_header()
         elif in_header:
             self._header_bytes += len(data)
             if self._header_bytes > _MOST_HEADER_BYTES and not self.transport.is_closing():
@@ -187,6 +192,9 @@ class Protocol(HttpToolsProtocol):
         self.idle.pop(self, None)
         self.scope["extensions"] = {CLOSING: self._closing}  # type: ignore[dict-item]
         super().on_headers_complete()
+        # What comes after a body is no header (RFC 9110, 6.5.1).
+        self.headers = []
+        self.cycle.body = _Pieces()  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Hands a body over whole, or in large pieces.
@@ -212,7 +220,8 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         scope = cycle.scope
-        # What has waited for its turn, or waits to be told that it may send its body, is no such.
+        # What is whole already has waited for its turn; what waits to be told that it may send its
+        # body is no such either.
         if (
             cycle.more_body
             and not cycle.waiting_for_100_continue
@@ -261,6 +270,9 @@ class Protocol(HttpToolsProtocol):
             self.flow.resume_reading()
             if self.pipeline:
                 self._start_asgi_task(*self.pipeline.pop())
+                if self._undecided is not None:
+                    # Its body is still to come, and nothing else may ever come.
+                    self._decide(*self._undecided)
             else:
                 self._keep_from_now()
         if self.cycle.response_complete:
@@ -368,6 +380,25 @@ class Protocol(HttpToolsProtocol):
     def _give_up(self) -> None:
         self._overdue = None
         self.transport.close()
+
+
+class _Pieces:
+    """A body as it arrives, put together once: to extend an array copies it again and again."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def __iadd__(self, piece: bytes) -> Self:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        return self
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._pieces)
 
 
 def _nothing() -> None:

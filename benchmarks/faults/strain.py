@@ -47,7 +47,8 @@ def peak(service: Service, request: bytes, seconds: float) -> float:
 def overload(service: Service, *, seconds: float, timeout_s: float) -> Findings:
     """Ten times the requests that the service can answer, on a schedule."""
     request = request_bytes(small_jpeg())
-    around = max(1.5, seconds / 5)
+    # As long as the overload, before and after together: the most of few short ones is too much.
+    around = max(1.5, seconds / 2)
     before = peak(service, request, around)
     with _pinging(service, seconds, 0.1) as pings:
         cpu_s = service.cpu_s()

@@ -299,6 +299,30 @@ def test_an_answer_that_nobody_reads_ends_the_connection(monkeypatch: pytest.Mon
     assert calls == ["ended"]
 
 
+def test_a_photograph_is_asked_for_in_one_go() -> None:
+    """asyncio has no other way to say it than this attribute of its transports."""
+    assert hasattr(asyncio.selector_events._SelectorTransport, "max_size")
+    asked: list[int] = []
+
+    class Noting(_Answers):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            asked.extend(c.transport.max_size for c in scope["extensions"]["test"])
+            await super().__call__(scope, receive, send)
+
+    class Protocol(http_protocol.Protocol):
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            self.scope["extensions"]["test"] = [self]  # type: ignore[index]
+
+    async def ask() -> bytes:
+        return await _answer_to(Noting(), [LAST])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_protocol, "Protocol", Protocol)
+        assert asyncio.run(ask()).startswith(b"HTTP/1.1 200")
+    assert asked == [1024 * 1024]
+
+
 def test_a_process_may_open_as_many_files_as_it_needs() -> None:
     code = (
         "import resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, tuple(map(int, sys.argv[1:])));"

@@ -152,6 +152,26 @@ def test_the_answer_is_the_same_whether_the_body_comes_along_or_later(
     assert (one["status"], one["outcome"]) == (other["status"], other["outcome"])
 
 
+TRAILERS = {
+    "of attributes": b"X-Amzn-SageMaker-Custom-Attributes: nonsense=1",
+    "of an encoding": b"Content-Encoding: gzip",
+    "of what is accepted": b"Accept: text/csv",
+    "of an id": b"X-Request-Id: " + b"a" * 32,
+}
+
+
+@pytest.mark.parametrize("which", TRAILERS)
+def test_what_comes_after_a_body_is_no_header(which: str) -> None:
+    whole = REQUESTS["chunked"].removesuffix(b"\r\n") + TRAILERS[which] + b"\r\n\r\n"
+    at = whole.index(b"\r\n\r\n") + 4
+    with made() as (app, _):
+        for pieces in ([whole], [whole[:at], whole[at:]]):
+            status, header, body = parted(told(app, *pieces))
+            assert status == b"HTTP/1.1 200 OK"
+            assert header["x-request-id"] != "a" * 32
+            assert json.loads(body)["quality"]["gradable"]
+
+
 def test_the_callers_id_is_in_the_answer_and_the_log() -> None:
     given = "0f" * 16
     with made() as (app, events):
@@ -169,6 +189,52 @@ def test_requests_that_come_together_are_answered_in_their_order() -> None:
     statuses = [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]
     assert statuses == [200, 422, 200, 200]
     assert [e["status"] for e in events if e["event"] == "request"] == [200, 422, 200]
+
+
+REFUSED = post(PHOTOGRAPH, typed="text/html")
+HEAD_ALONE = post(bytes(1000))[:-1000]
+
+
+@pytest.mark.parametrize("before", [[REFUSED], [post(PHOTOGRAPH)], [post(PHOTOGRAPH), REFUSED]])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_request_behind_another_whose_body_does_not_come_has_its_limits(
+    before: list[bytes], together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_BODY_WITHIN_S", 0.2)
+    pieces = [b"".join([*before, HEAD_ALONE])] if together else [*before, HEAD_ALONE]
+    with made() as (app, events):
+        answer = told(app, *pieces)
+        assert app._service.queue.pending == 0
+    last = answer.rpartition(b"HTTP/1.1 ")[2]
+    assert last.startswith(b"400 ")
+    assert b"did not arrive within 0.2 s" in last
+    assert len([e for e in events if e["event"] == "request"]) == len(before) + 1
+
+
+def test_a_request_behind_another_may_say_that_it_is_too_large() -> None:
+    head = HEAD_ALONE.replace(b"Length: 1000", b"Length: 1000000000")
+    with made() as (app, _):
+        answer = told(app, REFUSED + head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"415", b"413"]
+
+
+def test_who_is_refused_at_once_keeps_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "_HEADER_WITHIN_S", 0.1)
+
+    async def ask(app: Application) -> bytes:
+        async with listening(app) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(REFUSED)
+            first = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WITHIN_S)
+            await asyncio.sleep(0.3)
+            writer.write(PING)
+            rest = await asyncio.wait_for(reader.read(), WITHIN_S)
+            writer.close()
+            return first + rest
+
+    with made() as (app, _):
+        answer = asyncio.run(ask(app))
+    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"415", b"200"]
 
 
 def test_a_connection_is_kept_and_the_next_request_answered() -> None:
