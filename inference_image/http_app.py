@@ -113,9 +113,21 @@ class Application:
         """Answer a `POST /invocations` whose body is there; see `Service.invoke_at_once`."""
         self._service.invoke_at_once(header, body, closing=closing, reply=reply)
 
+    def note_connections(self, count: int) -> None:
+        """So many connections are held, for the metrics and the other workers."""
+        self._service.recorder.connections(count)
+
     def is_busy(self) -> bool:
         """Whether so many predictions wait that the event loop works now and then only."""
-        return self._service.is_full() or self._service.turns.is_busy
+        return self._service.turns.is_busy
+
+    def is_full(self) -> bool:
+        """Whether a request that comes now would be turned away."""
+        return self._service.is_full()
+
+    def is_overloaded(self) -> bool:
+        """Whether requests are turned away, now or within the last second."""
+        return self._service.is_overloaded()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._service.routes.get((scope["method"], scope["path"]))

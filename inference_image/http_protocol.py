@@ -66,11 +66,20 @@ def allowed_connections() -> int:
     )
 
 
-def bounded_protocol(most_connections: int) -> "type[Protocol]":
-    """The protocol of one worker, which holds at most so many connections."""
+def bounded_protocol(
+    most_connections: int, note: Callable[[int], None] = lambda _: None
+) -> "type[Protocol]":
+    """The protocol of one worker, which holds at most so many connections.
+
+    `note` is told how many there are, whenever that changes.
+    """
 
     class Bounded(Protocol):
         most = most_connections
+
+        def note_held(self) -> None:
+            note(len(self.connections))
+
         idle: ClassVar[dict[Protocol, None]] = {}
 
     return Bounded
@@ -102,10 +111,14 @@ class Protocol(HttpToolsProtocol):
     # A request whose body may have come along with its header.
     _undecided: "tuple[RequestResponseCycle, Any] | None" = None
 
+    def note_held(self) -> None:
+        """The number of connections has changed."""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
         super().connection_made(_OneWrite(transport, self.loop))  # type: ignore[arg-type]
         self._closing: set[Callable[[], None]] = set()
+        self.note_held()
         self._expect_header()
         self._rest()
         if len(self.connections) > self.most:
@@ -118,6 +131,7 @@ class Protocol(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
+        self.note_held()
         for tell in tuple(self._closing):
             tell()
 

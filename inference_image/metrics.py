@@ -43,7 +43,8 @@ _STARTS: Final = _ABANDONED + 1
 _READY: Final = _STARTS + 1
 _PENDING: Final = _READY + 1
 _BYTES_HELD: Final = _PENDING + 1
-_PID: Final = _BYTES_HELD + 1
+_CONNECTIONS: Final = _BYTES_HELD + 1
+_PID: Final = _CONNECTIONS + 1
 _WIDTH: Final = _PID + 1
 _STATUS_AT: Final = {status: _REQUESTS + index for index, status in enumerate(STATUSES)}
 _OUTCOME_AT: Final = {name: _IMAGES + index for index, name in enumerate(OUTCOMES)}
@@ -87,6 +88,16 @@ class Metrics:
     def pending(self) -> int:
         """Requests that arrive, wait or are computed, in all workers together."""
         return int(self._sum(_PENDING))
+
+    def ahead(self, slot: int) -> int:
+        """How many connections this worker holds more than the one of the others, as far as they
+        are ready, that holds fewest; below 0 where it holds fewer, 0 where there is no other."""
+        others = [
+            self._values[at + _CONNECTIONS]
+            for at in range(0, self.workers * _WIDTH, _WIDTH)
+            if at != slot * _WIDTH and self._values[at + _READY]
+        ]
+        return int(self._values[slot * _WIDTH + _CONNECTIONS] - min(others)) if others else 0
 
     def _sum(self, at: int) -> float:
         return sum(self._values[at::_WIDTH])
@@ -143,6 +154,9 @@ class Metrics:
             "dr_pending_requests", "gauge", "Requests arriving, waiting or computed.", _PENDING
         )
         yield from self._one(
+            "dr_connections", "gauge", "Connections that callers keep open.", _CONNECTIONS
+        )
+        yield from self._one(
             "dr_held_bytes", "gauge", "Bytes of bodies arriving or waiting.", _BYTES_HELD
         )
         name = "dr_worker_resident_bytes"
@@ -162,7 +176,7 @@ class Recorder:
 
     def __init__(self, values: "memoryview[float]") -> None:
         self._values = values
-        for at in (_READY, _PENDING, _BYTES_HELD):
+        for at in (_READY, _PENDING, _BYTES_HELD, _CONNECTIONS):
             values[at] = 0.0
         values[_STARTS] += 1
         values[_PID] = os.getpid()
@@ -175,6 +189,10 @@ class Recorder:
         """How many requests are in the worker, and the bytes of their bodies."""
         self._values[_PENDING] = pending
         self._values[_BYTES_HELD] = bytes_held
+
+    def connections(self, count: int) -> None:
+        """How many connections the worker holds."""
+        self._values[_CONNECTIONS] = count
 
     def request(
         self, *, status: int, seconds: float, body_bytes: int = 0, abandoned: bool = False

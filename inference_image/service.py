@@ -546,6 +546,10 @@ class Service:
         waiting = self.queue.pending + self._arriving
         return waiting > self._settings.queue_limit and self._ready.predictor is not None
 
+    def is_overloaded(self) -> bool:
+        """Whether requests are turned away, now or within the last second."""
+        return self._turned_away > 0 or self.is_full()
+
     def arrives(self) -> None:
         """Count a request that will take its place in the event loop's next turn.
 

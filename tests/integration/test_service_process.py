@@ -325,6 +325,48 @@ def test_two_workers_share_the_port_and_one_count() -> None:
             assert b"dr_workers_ready 2\n" in numbers
 
 
+def test_callers_who_come_together_are_spread_over_the_workers() -> None:
+    environment = {
+        "DR_SERVING_MODE": "realtime",
+        "MODEL_SERVER_WORKERS": "2",
+        "DR_METRICS": "prometheus",
+    }
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        port = served.connect().port
+
+        def are_ready() -> bool:
+            return b"dr_workers_ready 2" in served.request("GET", "/metrics").body
+
+        wait_until(are_ready)
+        with contextlib.ExitStack() as callers:
+            for _ in range(40):
+                callers.enter_context(socket.create_connection(("127.0.0.1", port)))
+            wait_until(lambda: sum(map(connections, worker_pids(served))) >= 40)
+            held = sorted(map(connections, worker_pids(served)))
+    # Without care for each other one has been seen to take 37.
+    assert held[0] >= 10
+
+
+def worker_pids(served: Served) -> list[int]:
+    pid = served.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(child) for child in children.split()]
+
+
+def connections(pid: int) -> int:
+    """Connections of callers that a process holds."""
+    held = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            held.add(str(link.readlink()))
+    table = Path(f"/proc/{pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    established = "01"
+    return sum(
+        fields[3] == established and f"socket:[{fields[9]}]" in held
+        for fields in map(str.split, table)
+    )
+
+
 def test_until_a_worker_is_ready_callers_are_told_to_come_back() -> None:
     environment = {"MODEL_SERVER_WORKERS": "2", "DR_SERVING_MODE": "realtime"}
     with Served(TINY_MODEL, environment=environment) as served:

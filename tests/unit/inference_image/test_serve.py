@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from inference_image import serve
 from inference_image.log import JsonLog
+from inference_image.metrics import Metrics
 from inference_image.settings import Settings
 from tests.service_harness import TINY_MODEL
 
@@ -76,6 +78,61 @@ def test_of_several_workers_each_takes_one_caller_at_a_time_until_it_is_full() -
         assert taken_in_one_turn() == 4
         for caller in callers:
             caller.close()
+
+
+def test_a_worker_that_holds_more_leaves_a_caller_to_another_but_not_for_long() -> None:
+    with closing(serve._listen(settings())) as listener:
+        listener.setblocking(False)
+        ahead = 2
+        listener.at_once = lambda: 1
+        listener.ahead = lambda: ahead
+
+        def seconds_until_taken() -> float:
+            began = time.monotonic()
+            while True:
+                with suppress(BlockingIOError):
+                    listener.accept()[0].close()
+                    return time.monotonic() - began
+
+        callers = [socket.create_connection(listener.getsockname()) for _ in range(5)]
+        assert 0.008 <= seconds_until_taken() < 0.04
+        assert 0.008 <= seconds_until_taken() < 0.04
+        # The other one has died: then it takes whoever comes at once.
+        ahead = 1000
+        assert 0.05 <= seconds_until_taken() < 0.15
+        assert seconds_until_taken() < 0.008
+        time.sleep(0.25)
+        ahead = 0
+        assert seconds_until_taken() < 0.008
+        for caller in callers:
+            caller.close()
+
+
+def test_what_a_worker_may_accept_follows_its_load_and_what_others_hold() -> None:
+    app = SimpleNamespace(is_full=lambda: full, is_busy=lambda: busy)
+    one, two = Metrics(1), Metrics(2)
+    full = busy = False
+    recorders = [two.recorder(slot) for slot in (0, 1)]
+
+    def acceptable(metrics: Metrics) -> int:
+        return serve._acceptable(app, metrics, 0)  # type: ignore[arg-type]
+
+    one.recorder(0)
+    assert [acceptable(one), acceptable(two)] == [16, 1]
+    busy = True
+    assert [acceptable(one), acceptable(two)] == [64, 4]
+    # Of a worker that is not ready nobody knows what it will hold.
+    recorders[0].connections(10)
+    assert acceptable(two) == 4
+    recorders[1].ready()
+    assert acceptable(two) == 2
+    recorders[1].connections(30)
+    assert acceptable(two) == 24
+    recorders[1].connections(300)
+    assert acceptable(two) == 64
+    full = True
+    recorders[1].connections(0)
+    assert [acceptable(one), acceptable(two)] == [64, 64]
 
 
 def test_workers_count_together_and_share_readiness() -> None:
