@@ -5,6 +5,7 @@
 uvicorn takes a connection for what a good client makes of it. Here a worker stays answerable
 whoever connects: time and size of a header, requests sent ahead of their turn, answers that nobody
 reads and connections that do nothing are bounded, and what finds the queue full is refused unread.
+A `POST /invocations` that arrives whole is answered without a task of its own.
 
 Imports uvicorn, so that only workers import this.
 """

@@ -15,7 +15,6 @@ failure is one sentence on standard error. With the argument `train` a training 
 import contextlib
 import errno
 import json
-import math
 import mmap
 import os
 import select
@@ -38,6 +37,7 @@ from inference_image.contract import (
     MEDIA_PROBLEM,
     PROBLEM_TITLES,
 )
+from inference_image.listener import BACKLOG, Listener, acceptable, listen
 from inference_image.log import JsonLog
 from inference_image.metrics import Metrics
 from inference_image.settings import Settings, SettingsError
@@ -47,13 +47,11 @@ from inference_image.stopping import EXIT_STOPPED, end_now
 if TYPE_CHECKING:
     import uvicorn
 
-    from inference_image.http_app import Application
 
 EXIT_WORKERS: Final = 1
 EXIT_SETTINGS: Final = 2
 EXIT_MODEL: Final = 3
 
-_BACKLOG: Final = 2048
 # SageMaker sends SIGKILL 30 s after SIGTERM; the workers stop a little earlier.
 _DRAIN_S: Final = 25
 _KILL_AFTER_S: Final = 28
@@ -67,22 +65,6 @@ _POLL_S: Final = 0.05
 _TURN_AWAY_S: Final = 1.0
 _TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
 _HEARTBEAT_S: Final = 1.0
-# One worker alone accepts so many connections in one turn of its event loop, and so many while it
-# is busy; each worker so many while its queue is full.
-_ACCEPTED_AT_ONCE: Final = 16
-_BUSY_AT_ONCE: Final = 64
-# A busy one of several workers, which has 3 turns in 40 ms: up to 300 a second, and 150 where it
-# holds more connections than another.
-_SHARED_AT_ONCE: Final = 4
-_LEAST_AT_ONCE: Final = 2
-# A worker leaves a caller to another that holds fewer connections: for some milliseconds for each
-# that it holds more, and at most for as long as the other's event loop may stand still. Then it
-# takes whoever comes for a while. It sleeps a moment at a time.
-_MOMENT_S: Final = 0.0005
-_LEFT_FOR_EACH_S: Final = 0.004
-_LEFT_MOST_S: Final = 0.05
-_LEFT_ANEW_S: Final = 0.01
-_ALONE_S: Final = 0.2
 # uvicorn and gunicorn read these by themselves, and end with a traceback where one is not as they
 # expect. Here all that counts has a variable of its own.
 _OF_OTHER_SERVERS: Final = (
@@ -147,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _fail(EXIT_SETTINGS, str(error))
     try:
-        listener = _listen(settings)
+        listener = listen(settings)
     except OSError as error:
         where = f"{settings.bind_host}:{settings.port}"
         advice = f"set {ENV_BIND_HOST} to an address of this machine"
@@ -173,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work(
         slot: int,
-        sockets: _Listener = listener,
+        sockets: Listener = listener,
         heartbeat: Callable[[], None] | None = None,
     ) -> int:
         return _run_worker(
@@ -222,7 +204,7 @@ def _run_full_layout(
     listener: socket.socket,
     log: JsonLog,
     board: "Board",
-    work: "Callable[[int, _Listener, Callable[[], None]], int]",
+    work: "Callable[[int, Listener, Callable[[], None]], int]",
     planned: Callable[[], int],
     supervisor: "_Supervisor",
 ) -> int:
@@ -238,7 +220,7 @@ def _run_full_layout(
             slots=settings.workers,
             planned=planned,
             work=lambda slot, inherited, beat: work(
-                slot, _Listener(fileno=inherited.detach()), beat
+                slot, Listener(fileno=inherited.detach()), beat
             ),
             on_death=lambda slot: board.set_ready(slot, False),
             log=log,
@@ -314,84 +296,9 @@ class SlotCounter:
         return self._board.counted(self._slot)
 
 
-class _Listener(socket.socket):
-    """Keeps its queue of waiting callers at full length.
-
-    asyncio calls `listen()` with the number of connections that a worker may accept at once.
-    The queue belongs to the socket that all workers share, so each worker that starts would
-    shorten it to that number, and callers who connect meanwhile would be dropped.
-    """
-
-    # How many connections may be accepted in one turn of the event loop; all, where it is None.
-    at_once: Callable[[], int] | None = None
-    # How many connections this worker holds more than another; see `Metrics.ahead`.
-    ahead: Callable[[], int] | None = None
-    _accepted = 0
-    _failed = False
-    _left_s = _leaving_since_s = _alone_until_s = -math.inf
-
-    def listen(self, _backlog: int = _BACKLOG, /) -> None:
-        super().listen(_BACKLOG)
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection; `BlockingIOError` where none waits, or enough were accepted."""
-        try:
-            enough = self.at_once is not None and self._accepted >= self.at_once()
-            if self._failed or enough or self._leaves_it():
-                raise BlockingIOError
-            accepted = super().accept()
-        except OSError as error:
-            self._accepted = 0
-            # Out of files asyncio pauses for a second, but goes on with its turn as often as its
-            # backlog is long, logs each time, and ends each pause.
-            self._failed = not isinstance(error, BlockingIOError)
-            raise
-        self._accepted += 1
-        return accepted
-
-    def _leaves_it(self) -> bool:
-        """Let a worker that holds fewer connections take the next one, for a while.
-
-        All workers wake for whoever connects, and the one that just ran is the quickest: of 40
-        callers it took up to 37. Those who share a worker wait for each other.
-        """
-        ahead = 0 if self._accepted or self.ahead is None else self.ahead()
-        now = time.monotonic()
-        if ahead <= 0 or now < self._alone_until_s:
-            return False
-        if now - self._left_s > _LEFT_ANEW_S:
-            self._leaving_since_s = now
-        left_for_s = now - self._leaving_since_s
-        if left_for_s >= min(_LEFT_MOST_S, ahead * _LEFT_FOR_EACH_S):
-            # Nobody took it. After so long the other one does more than stand still: it has died.
-            self._left_s = -math.inf
-            if left_for_s >= _LEFT_MOST_S:
-                self._alone_until_s = now + _ALONE_S
-            return False
-        # Asleep, and not in a next turn of the loop, which would keep the processor from the other.
-        time.sleep(_MOMENT_S)
-        self._left_s = time.monotonic()
-        return True
-
-
-def _listen(settings: Settings) -> _Listener:
-    family = socket.AF_INET6 if ":" in settings.bind_host else socket.AF_INET
-    # The protocol is named because asyncio turns off Nagle's algorithm only where it is; with
-    # it on, an answer's body waits 40 ms for the acknowledgement of its header.
-    listener = _Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.bind_host, settings.port))
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
 def _run_worker(
     settings: Settings,
-    listener: _Listener,
+    listener: Listener,
     log: JsonLog,
     start_id: str,
     started_s: float,
@@ -446,7 +353,7 @@ def _run_worker(
         metrics=metrics,
         slot=slot,
     )
-    listener.at_once = lambda: _acceptable(app, metrics, slot)
+    listener.at_once = lambda: acceptable(app, metrics, slot)
     # Under overload callers come by the hundred, and none of them should wait to be refused.
     listener.ahead = lambda: 0 if app.is_overloaded() else metrics.ahead(slot)
     _log_server(log)
@@ -465,7 +372,7 @@ def _run_worker(
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_DRAIN_S,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
     )
     server = _server_class(log, heartbeat)(config)
     server.run(sockets=[listener])
@@ -473,22 +380,6 @@ def _run_worker(
     if not failures:
         return EXIT_STOPPED
     return _fail(EXIT_MODEL, failures[0]) if board.first_failure() else EXIT_MODEL
-
-
-def _acceptable(app: "Application", metrics: Metrics, slot: int) -> int:
-    """How many connections a worker may accept in this turn of its event loop."""
-    if app.is_full():
-        # It takes them to refuse them, and many at once cost less.
-        return _BUSY_AT_ONCE
-    if metrics.workers == 1:
-        # A few, so that those without a request give way before its files are used up.
-        return _BUSY_AT_ONCE if app.is_busy() else _ACCEPTED_AT_ONCE
-    if app.is_busy():
-        # It has few turns, and no other worker was idle to take them: as many as it can answer,
-        # and more where it holds fewer than another.
-        return min(_BUSY_AT_ONCE, max(_LEAST_AT_ONCE, _SHARED_AT_ONCE - metrics.ahead(slot)))
-    # The first of several workers to wake would take all who wait, and leave none to the others.
-    return 1
 
 
 def _log_server(log: JsonLog) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from inference_image import serve
+from inference_image.listener import listen
 from tests.service_harness import (
     REPOSITORY,
     TINY_MODEL,
@@ -409,7 +410,7 @@ def test_a_worker_that_starts_does_not_shorten_the_queue_of_the_others() -> None
         {"DR_BIND_HOST": "127.0.0.1", "SAGEMAKER_BIND_TO_PORT": "0", "DR_SERVING_MODE": "realtime"}
     )
     with contextlib.ExitStack() as sockets:
-        listener = sockets.enter_context(serve._listen(settings))
+        listener = sockets.enter_context(listen(settings))
         # What asyncio calls for a worker, with the connections that it may accept at once.
         listener.listen(1)
         for _ in range(40):

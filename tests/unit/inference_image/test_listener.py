@@ -1,0 +1,127 @@
+"""Who takes a caller, of the workers that wait on one socket."""
+
+import errno
+import socket
+import time
+from contextlib import closing, suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from inference_image.listener import acceptable, listen
+from inference_image.metrics import Metrics
+from inference_image.settings import Settings
+
+
+def settings(port: int = 0) -> Settings:
+    environment = {"DR_BIND_HOST": "127.0.0.1", "SAGEMAKER_BIND_TO_PORT": str(port)}
+    return Settings.from_environment(environment, cpus=1)
+
+
+def test_accepted_connections_name_their_protocol_so_that_asyncio_disables_nagle() -> None:
+    with closing(listen(settings())) as listener:
+        address = listener.getsockname()
+        with closing(socket.create_connection(address)), closing(listener.accept()[0]) as accepted:
+            assert accepted.proto == socket.IPPROTO_TCP
+
+
+def test_out_of_files_a_turn_of_accepting_ends_after_the_first_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """asyncio itself would go on for the length of its backlog."""
+    calls = 0
+
+    def accept(_: socket.socket) -> Any:
+        nonlocal calls
+        calls += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with closing(listen(settings())) as listener:
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        for turn in range(1, 4):
+            with pytest.raises(OSError, match="Too many open files"):
+                listener.accept()
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+            assert calls == turn
+
+
+def test_of_several_workers_each_takes_one_caller_at_a_time_until_it_is_full() -> None:
+    with closing(listen(settings())) as listener:
+        listener.setblocking(False)
+        full = False
+        listener.at_once = lambda: 3 if full else 1
+
+        def taken_in_one_turn() -> int:
+            taken = 0
+            with suppress(BlockingIOError):
+                for _ in range(10):
+                    listener.accept()[0].close()
+                    taken += 1
+            return taken
+
+        callers = [socket.create_connection(listener.getsockname()) for _ in range(8)]
+        assert [taken_in_one_turn() for _ in range(2)] == [1, 1]
+        full = True
+        assert [taken_in_one_turn() for _ in range(3)] == [3, 3, 0]
+        callers += [socket.create_connection(listener.getsockname()) for _ in range(4)]
+        listener.at_once = None
+        assert taken_in_one_turn() == 4
+        for caller in callers:
+            caller.close()
+
+
+def test_a_worker_that_holds_more_leaves_a_caller_to_another_but_not_for_long() -> None:
+    with closing(listen(settings())) as listener:
+        listener.setblocking(False)
+        ahead = 2
+        listener.at_once = lambda: 1
+        listener.ahead = lambda: ahead
+
+        def seconds_until_taken() -> float:
+            began = time.monotonic()
+            while True:
+                with suppress(BlockingIOError):
+                    listener.accept()[0].close()
+                    return time.monotonic() - began
+
+        callers = [socket.create_connection(listener.getsockname()) for _ in range(5)]
+        assert 0.008 <= seconds_until_taken() < 0.04
+        assert 0.008 <= seconds_until_taken() < 0.04
+        # The other one has died: then it takes whoever comes at once.
+        ahead = 1000
+        assert 0.05 <= seconds_until_taken() < 0.15
+        assert seconds_until_taken() < 0.008
+        time.sleep(0.25)
+        ahead = 0
+        assert seconds_until_taken() < 0.008
+        for caller in callers:
+            caller.close()
+
+
+def test_what_a_worker_may_accept_follows_its_load_and_what_others_hold() -> None:
+    app = SimpleNamespace(is_full=lambda: full, is_busy=lambda: busy)
+    one, two = Metrics(1), Metrics(2)
+    full = busy = False
+    recorders = [two.recorder(slot) for slot in (0, 1)]
+
+    def allowed(metrics: Metrics) -> int:
+        return acceptable(app, metrics, 0)  # type: ignore[arg-type]
+
+    one.recorder(0)
+    assert [allowed(one), allowed(two)] == [16, 1]
+    busy = True
+    assert [allowed(one), allowed(two)] == [64, 4]
+    # Of a worker that is not ready nobody knows what it will hold.
+    recorders[0].connections(10)
+    assert allowed(two) == 4
+    recorders[1].ready()
+    assert allowed(two) == 2
+    recorders[1].connections(30)
+    assert allowed(two) == 24
+    recorders[1].connections(300)
+    assert allowed(two) == 64
+    full = True
+    recorders[1].connections(0)
+    assert [allowed(one), allowed(two)] == [64, 64]
