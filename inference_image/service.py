@@ -314,9 +314,6 @@ class Service:
         call = Invocation(read_header(request.scope["headers"]), timeout_s=self._settings.timeout_s)
         try:
             response = await self._carry(call, request)
-        except asyncio.CancelledError:
-            # The server has stopped waiting for its last answers.
-            response = problem(503, "The service is stopping; send it again.", retry_after_s=1.0)
         except Exception as error:  # noqa: BLE001
             response = self._failed(call, error)
         return self._close(call, response)

@@ -26,7 +26,6 @@ from inference_image.contract import (
 )
 from inference_image.decoding import Limits
 from inference_image.http_app import create_app
-from inference_image.invocation import CLOSING
 from inference_image.log import JsonLog
 from inference_image.model_spec import ModelPackageError, load_model_spec
 from inference_image.predictor import Predictor
@@ -202,38 +201,6 @@ def test_what_takes_too_long_is_504_and_the_next_request_is_served() -> None:
         assert "longer than 1 s" in reply.json()["detail"]
         gate.set()
         wait_until(lambda: send(transport).status == 200)
-
-
-def test_what_the_server_gives_up_while_it_stops_is_told_and_logged() -> None:
-    from starlette.requests import Request
-
-    gate = threading.Event()
-    stream = io.StringIO()
-    app = create_app(
-        Settings.from_environment({}, cpus=1),
-        log=JsonLog(level="info", stream=stream),
-        load=loader(Engine(gate=gate)),
-    )
-    app._service.prepare()
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": drawn_jpeg(), "more_body": False}
-
-    async def give_up() -> int:
-        pairs = [(b"content-type", b"image/jpeg")]
-        scope = {"type": "http", "headers": pairs, "extensions": {CLOSING: set()}}
-        task = asyncio.create_task(app._service.invoke(Request(scope, receive)))
-        while not app._service.queue.pending:
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.02)
-        task.cancel()
-        return (await task).status_code
-
-    assert asyncio.run(give_up()) == 503
-    gate.set()
-    app._service.executor.shutdown()
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["status"] for line in lines if line["event"] == "request"] == [503]
 
 
 def test_nan_is_a_500_that_says_so_and_does_not_end_the_service() -> None:
