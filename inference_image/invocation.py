@@ -172,7 +172,8 @@ class Deadlines:
     def _end_overdue(self) -> None:
         self._timer = None
         now = time.perf_counter()
-        for call in [call for call in self._open if call.due_s <= now]:
+        overdue = [call for call in self._open if call.due_s <= now]
+        for call in sorted(overdue, key=lambda call: call.due_s):
             self.forget(call)
             # Each by itself: one that fails keeps no other from its answer.
             asyncio.get_running_loop().call_soon(call.over)

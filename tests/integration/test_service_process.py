@@ -339,13 +339,18 @@ def test_callers_who_come_together_are_spread_over_the_workers() -> None:
             return b"dr_workers_ready 2" in served.request("GET", "/metrics").body
 
         wait_until(are_ready)
-        with contextlib.ExitStack() as callers:
-            for _ in range(40):
-                callers.enter_context(socket.create_connection(("127.0.0.1", port)))
-            wait_until(lambda: sum(map(connections, worker_pids(served))) >= 40)
-            held = sorted(map(connections, worker_pids(served)))
-    # Without care for each other one has been seen to take 37.
-    assert held[0] >= 10
+
+        def fewest_of_forty() -> int:
+            before = sum(map(connections, worker_pids(served)))
+            with contextlib.ExitStack() as callers:
+                for _ in range(40):
+                    callers.enter_context(socket.create_connection(("127.0.0.1", port)))
+                wait_until(lambda: sum(map(connections, worker_pids(served))) >= before + 40)
+                return min(map(connections, worker_pids(served)))
+
+        # Without care for each other one has been seen to take 37. A worker may be kept from the
+        # processor by others once, but hardly three times in a row.
+        assert any(fewest_of_forty() >= 10 for _ in range(3))
 
 
 def worker_pids(served: Served) -> list[int]:

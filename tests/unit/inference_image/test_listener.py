@@ -2,7 +2,6 @@
 
 import errno
 import socket
-import time
 from contextlib import closing, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -72,7 +71,23 @@ def test_of_several_workers_each_takes_one_caller_at_a_time_until_it_is_full() -
             caller.close()
 
 
-def test_a_worker_that_holds_more_leaves_a_caller_to_another_but_not_for_long() -> None:
+class Clock:
+    """Time that passes by sleeping only."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def test_a_worker_that_holds_more_leaves_a_caller_to_another_but_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("inference_image.listener.time", clock)
     with closing(listen(settings())) as listener:
         listener.setblocking(False)
         ahead = 2
@@ -80,22 +95,20 @@ def test_a_worker_that_holds_more_leaves_a_caller_to_another_but_not_for_long() 
         listener.ahead = lambda: ahead
 
         def seconds_until_taken() -> float:
-            began = time.monotonic()
+            began = clock.now_s
             while True:
                 with suppress(BlockingIOError):
                     listener.accept()[0].close()
-                    return time.monotonic() - began
+                    return round(clock.now_s - began, 4)
 
         callers = [socket.create_connection(listener.getsockname()) for _ in range(5)]
-        assert 0.008 <= seconds_until_taken() < 0.04
-        assert 0.008 <= seconds_until_taken() < 0.04
-        # The other one has died: then it takes whoever comes at once.
+        assert [seconds_until_taken() for _ in range(2)] == [0.008, 0.008]
+        # The other one has died: then it takes whoever comes at once, for a while.
         ahead = 1000
-        assert 0.05 <= seconds_until_taken() < 0.15
-        assert seconds_until_taken() < 0.008
-        time.sleep(0.25)
+        assert [seconds_until_taken() for _ in range(2)] == [0.05, 0.0]
+        clock.now_s += 0.25
         ahead = 0
-        assert seconds_until_taken() < 0.008
+        assert seconds_until_taken() == 0.0
         for caller in callers:
             caller.close()
 
