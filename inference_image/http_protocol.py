@@ -39,6 +39,7 @@ _HEADER_WAITS_S: Final = 0.005
 _READ_BYTES: Final = 1024 * 1024
 # What a connection holds of a body before the request's handler sees and counts it.
 _BODY_PIECE_BYTES: Final = 1024 * 1024
+_SMALL_PIECE_BYTES: Final = 4096
 _FINAL_STATUS: Final = (b"HTTP/1.1 2", b"HTTP/1.1 3", b"HTTP/1.1 4", b"HTTP/1.1 5")
 # Some of an answer must be read within this time once the buffers in between are full.
 _READ_WITHIN_S: Final = 30.0
@@ -398,15 +399,23 @@ class Protocol(HttpToolsProtocol):
 
 
 class _Pieces:
-    """A body as it arrives, put together once: to extend an array copies it again and again."""
+    """A body as it arrives, put together once: to extend an array copies it again and again.
+
+    Small pieces are put together at once, since each would take more memory than its bytes.
+    """
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []
         self._size = 0
 
     def __iadd__(self, piece: bytes) -> Self:
-        self._pieces.append(piece)
         self._size += len(piece)
+        if len(piece) >= _SMALL_PIECE_BYTES:
+            self._pieces.append(piece)
+        elif self._pieces and isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(bytearray(piece))
         return self
 
     def __len__(self) -> int:

@@ -299,6 +299,16 @@ def test_an_answer_that_nobody_reads_ends_the_connection(monkeypatch: pytest.Mon
     assert calls == ["ended"]
 
 
+def test_a_body_in_small_pieces_takes_little_more_memory_than_its_bytes() -> None:
+    body = http_protocol._Pieces()
+    sent = [b"ab"] * 5000 + [bytes(10_000)] + [b"c"] * 5000 + [b"d" * 4096, b"", b"e"]
+    for piece in sent:
+        body += piece
+    assert len(body._pieces) == 5
+    assert len(body) == len(bytes(body))
+    assert bytes(body) == b"".join(sent)
+
+
 def test_a_photograph_is_asked_for_in_one_go() -> None:
     """asyncio has no other way to say it than this attribute of its transports."""
     assert hasattr(asyncio.selector_events._SelectorTransport, "max_size")
@@ -341,19 +351,6 @@ def test_a_process_may_open_as_many_files_as_it_needs() -> None:
 
 
 def test_header_and_body_of_an_answer_are_one_write() -> None:
-    class Transport:
-        def __init__(self) -> None:
-            self.calls: list[bytes | str] = []
-
-        def write(self, data: bytes) -> None:
-            self.calls.append(data)
-
-        def close(self) -> None:
-            self.calls.append("closed")
-
-        def is_closing(self) -> bool:
-            return False
-
     plain, clock = Transport(), Clock()
     transport = http_protocol._OneWrite(plain, clock)
     head = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -379,6 +376,28 @@ def test_header_and_body_of_an_answer_are_one_write() -> None:
     assert plain.calls.pop() == head
     transport.write(b"body")
     assert plain.calls.pop() == b"body"
+
+
+class Transport:
+    """Keeps what is done with it."""
+
+    def __init__(self) -> None:
+        self.calls: list[bytes | str] = []
+
+    def write(self, data: bytes) -> None:
+        self.calls.append(data)
+
+    def close(self) -> None:
+        self.calls.append("closed")
+
+    def is_closing(self) -> bool:
+        return "closed" in self.calls
+
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
+    def resume_reading(self) -> None:
+        """Never stopped."""
 
 
 class Clock:

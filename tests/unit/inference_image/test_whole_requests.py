@@ -22,7 +22,7 @@ from inference_image.log import JsonLog
 from inference_image.settings import Settings
 from tests.service_harness import b64, drawn_jpeg, listening
 from tests.unit.inference_image.test_http_app import Engine, loader
-from tests.unit.inference_image.test_http_protocol import Clock
+from tests.unit.inference_image.test_http_protocol import Clock, Transport
 
 PHOTOGRAPH = drawn_jpeg(size_px=240)
 PING = b"GET /ping HTTP/1.1\r\nConnection: close\r\n\r\n"
@@ -369,26 +369,6 @@ def test_a_fault_in_the_end_is_a_500_and_loses_nothing(monkeypatch: pytest.Monke
     assert [(event["status"], event["outcome"]) for event in events] == [(500, "error")]
 
 
-class _Transport:
-    def __init__(self) -> None:
-        self.calls: list[bytes | str] = []
-
-    def write(self, data: bytes) -> None:
-        self.calls.append(data)
-
-    def close(self) -> None:
-        self.calls.append("closed")
-
-    def is_closing(self) -> bool:
-        return "closed" in self.calls
-
-    def get_extra_info(self, _name: str) -> None:
-        return None
-
-    def resume_reading(self) -> None:
-        """Never stopped."""
-
-
 class _Asks:
     """An application that keeps what it is to answer."""
 
@@ -402,8 +382,8 @@ class _Asks:
         self.replies.append(reply)
 
 
-def a_connection(clock: Clock) -> tuple[Any, _Transport, _Asks]:
-    app, transport = _Asks(), _Transport()
+def a_connection(clock: Clock) -> tuple[Any, Transport, _Asks]:
+    app, transport = _Asks(), Transport()
     config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_keep_alive=75)  # type: ignore[arg-type]
     config.load()
     protocol = http_protocol.bounded_protocol(9)
