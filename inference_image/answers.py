@@ -8,7 +8,9 @@ problem of its own. Nothing about the picture but its type, size and outcome goe
 
 import json
 import time
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
 
 from inference_image.contract import Prediction, Problem
 from inference_image.model_spec import ModelSpec
@@ -21,15 +23,14 @@ _ENCODER: Final = json.JSONEncoder(allow_nan=False)
 Answers = list[Answer | RefusedRequestError]
 
 
-class Container(Protocol):
-    """Who answers, and how many predictions it answered before."""
+@dataclass
+class Container:
+    """What each answer says about the container; `next` counts one prediction, over all of its
+    workers, and returns the number before."""
 
     start_id: str
-    started_to_ready_ms: float
-
-    def next(self) -> int:
-        """Count one prediction; the number before."""
-        ...
+    next: Callable[[], int]
+    started_to_ready_ms: float = 0.0
 
 
 def json_text(answers: Answers, spec: ModelSpec, container: Container, *, began: float) -> str:

@@ -20,10 +20,9 @@ from inference_image.requests import Options
 
 # An ASGI extension: functions to call when the sender closes the connection.
 CLOSING: Final = "dr_endpoints.closing"
-REQUEST_ID_HEADER: Final = "X-Request-Id"
+REQUEST_ID_NAME: Final = b"x-request-id"
 
 _ATTRIBUTES: Final = CUSTOM_ATTRIBUTES_HEADER.lower().encode("ascii")
-_ID: Final = REQUEST_ID_HEADER.lower().encode("ascii")
 _TYPE, _LENGTH, _ACCEPT = b"content-type", b"content-length", b"accept"
 _ENCODING: Final = b"content-encoding"
 
@@ -53,7 +52,7 @@ def read_header(pairs: Iterable[tuple[bytes, bytes]]) -> Header:
                 found.setdefault(name, value)
     content_type, accept = found.get(_TYPE), found.get(_ACCEPT)
     return Header(
-        request_id=request_id(found.get(_ID, b"").decode("latin-1")),
+        request_id=request_id(found.get(REQUEST_ID_NAME, b"").decode("latin-1")),
         content_type=None if content_type is None else content_type.decode("latin-1"),
         content_length=found.get(_LENGTH, b"").decode("latin-1"),
         accept=None if accept is None else accept.decode("latin-1"),

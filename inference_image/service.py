@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from inference_image.alone import Alone
-from inference_image.answers import Answers, csv_text, empty_row, json_text, log_fields
+from inference_image.answers import Answers, Container, csv_text, empty_row, json_text, log_fields
 from inference_image.computation import Work, answers_to, photographs_of
 from inference_image.contract import (
     ENV_OPERATING_POINT,
@@ -38,7 +38,7 @@ from inference_image.contract import (
 )
 from inference_image.decoding import Limits, PhotographError
 from inference_image.invocation import (
-    REQUEST_ID_HEADER,
+    REQUEST_ID_NAME,
     Deadlines,
     Invocation,
     Place,
@@ -88,7 +88,6 @@ _MOST_BYTES_HELD: Final = 256 * 1024 * 1024
 _IDLE_FOR_S: Final = 2.0
 # Requests that are turned away unread share a line in the log for so long.
 _SUMMED_FOR_S: Final = 1.0
-_ID_NAME: Final = REQUEST_ID_HEADER.lower().encode("ascii")
 # Refusals that say something about the image; the others are about the service's load. Under
 # Batch Transform a refused image is a 200.
 _ABOUT_THE_IMAGE: Final = frozenset({200, 400, 413, 415, 422})
@@ -146,19 +145,6 @@ class _Readiness:
     failure: str | None = None
 
 
-@dataclass
-class _Container:
-    """What each answer says about the container."""
-
-    start_id: str
-    counter: Counter
-    started_to_ready_ms: float = 0.0
-
-    def next(self) -> int:
-        """Count one prediction; the number before."""
-        return self.counter.next()
-
-
 def load_predictor(settings: Settings) -> Predictor:
     """The predictor of the package that the settings name."""
     limits = Limits(max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
@@ -208,7 +194,7 @@ class Service:
         self._on_ready = on_ready
         self._on_failure = on_failure
         self._ready = _Readiness()
-        self._container = _Container(start.start_id, start.counter)
+        self._container = Container(start.start_id, start.counter.next)
         self._deadlines = Deadlines()
         # Let in during this turn of the event loop; not yet pending.
         self._arriving = 0
@@ -371,7 +357,7 @@ class Service:
         fields["status"] = response.status_code
         fields.setdefault("outcome", "refused")
         self._note(fields, time.perf_counter() - call.began_s)
-        response.raw_headers.append((_ID_NAME, call.header.request_id.encode("ascii")))
+        response.raw_headers.append((REQUEST_ID_NAME, call.header.request_id.encode("ascii")))
         return response
 
     def _failed(self, call: Invocation, error: Exception) -> Response:
