@@ -53,6 +53,9 @@ _TIMEOUT_MARGIN_S: Final = 5
 _LEAST_BODY_BYTES: Final = 100 * 1024 * 1024
 _BODY_FACTOR: Final = 4
 _CONNECTIONS: Final = 4096
+# Of them so many to the workers are kept. Under overload a kept one has a request refused for half
+# of what a new one costs the worker; each takes a place of a caller's.
+_KEPT_SHARE: Final = 4
 _DRAIN_S: Final = 25.0
 _KILL_AFTER_S: Final = 28.0
 _POLL_S: Final = 0.05
@@ -155,7 +158,7 @@ http {{
     keepalive_requests 1000000;
     upstream workers {{
         server unix:{folder}/{_SOCKET} max_fails=0;
-        keepalive 64;
+        keepalive {connections // _KEPT_SHARE};
         keepalive_timeout {UPSTREAM_KEEP_ALIVE_S}s;
         keepalive_requests 1000000;
     }}

@@ -1,15 +1,17 @@
 """The socket that all workers wait on, and which of them takes whoever connects.
 
     >>> listener = listen(settings)
-    >>> listener.at_once = lambda: acceptable(app, metrics, slot)
+    >>> listener.at_once = lambda waiting: acceptable(app, metrics, slot, waiting)
     >>> listener.ahead = lambda: metrics.ahead(slot)
 
 asyncio knows nothing about other processes that accept from the same socket. What it does when a
 caller waits is to call `accept` until that fails, so that is where it is told.
 """
 
+import contextlib
 import math
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -21,17 +23,21 @@ if TYPE_CHECKING:
     from inference_image.http_app import Application
 
 BACKLOG: Final = 2048
-# One worker alone accepts so many connections in one turn of its event loop, and so many while it
-# is busy; each worker so many while its queue is full.
+# One worker alone accepts so many connections in one turn of its event loop, as does a busy one
+# that does not know how many wait; and so many one alone that is busy, and each that is full.
 _ACCEPTED_AT_ONCE: Final = 16
 _BUSY_AT_ONCE: Final = 64
-# A busy one of several workers, which has 3 turns in 40 ms: up to 300 a second, and 150 where it
-# holds more connections than another.
+# A busy one of several workers, which has 3 turns in 40 ms, takes its share of those who wait, and
+# at least so many: up to 300 a second, and 150 where it holds more connections than another.
 _SHARED_AT_ONCE: Final = 4
 _LEAST_AT_ONCE: Final = 2
-# A worker leaves a caller to another that holds fewer connections: for some milliseconds for each
-# that it holds more, and at most for as long as the other's event loop may stand still. Then it
-# takes whoever comes for a while. It sleeps a moment at a time.
+# Where `struct tcp_info` of a listening socket has how many callers wait (`tcpi_unacked`; tcp(7),
+# and tcp_get_info in the kernel's net/ipv4/tcp.c).
+_WAITING_AT: Final = 24
+# Where no more callers wait than a worker holds connections more than another, it leaves them to
+# that one: for some milliseconds for each that it holds more, and at most for as long as the
+# other's event loop may stand still. Then it takes whoever comes for a while. It sleeps a moment at
+# a time.
 _MOMENT_S: Final = 0.0005
 _LEFT_FOR_EACH_S: Final = 0.004
 _LEFT_MOST_S: Final = 0.05
@@ -47,11 +53,13 @@ class Listener(socket.socket):
     shorten it to that number, and callers who connect meanwhile would be dropped.
     """
 
-    # How many connections may be accepted in one turn of the event loop; all, where it is None.
-    at_once: Callable[[], int] | None = None
+    # How many connections may be accepted in one turn of the event loop, told how many callers
+    # wait; all, where it is None.
+    at_once: Callable[[int | None], int] | None = None
     # How many connections this worker holds more than another; see `Metrics.ahead`.
     ahead: Callable[[], int] | None = None
     _accepted = 0
+    _most = math.inf
     _failed = False
     _left_s = _leaving_since_s = _alone_until_s = -math.inf
 
@@ -61,8 +69,7 @@ class Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """The next connection; `BlockingIOError` where none waits, or enough were accepted."""
         try:
-            enough = self.at_once is not None and self._accepted >= self.at_once()
-            if self._failed or enough or self._leaves_it():
+            if self._failed or not self._takes_another():
                 raise BlockingIOError
             accepted = super().accept()
         except OSError as error:
@@ -74,15 +81,36 @@ class Listener(socket.socket):
         self._accepted += 1
         return accepted
 
-    def _leaves_it(self) -> bool:
-        """Let a worker that holds fewer connections take the next one, for a while.
+    def waiting(self) -> int | None:
+        """How many callers have connected and are not accepted; None where nobody says.
+
+        Linux says nothing of a Unix socket, which workers behind nginx wait on.
+        """
+        with contextlib.suppress(OSError, struct.error):
+            told = self.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING_AT + 4)
+            return int(struct.unpack_from("=I", told, _WAITING_AT)[0])
+        return None
+
+    def _takes_another(self) -> bool:
+        if not self._accepted:
+            # A turn begins. Whom it takes shows in no number before the next one.
+            waiting = self.waiting()
+            if self._leaves_them(waiting):
+                return False
+            self._most = math.inf if self.at_once is None else self.at_once(waiting)
+        return self._accepted < self._most
+
+    def _leaves_them(self, waiting: int | None) -> bool:
+        """Let a worker that holds fewer connections take who waits, for a while.
 
         All workers wake for whoever connects, and the one that just ran is the quickest: of 40
         callers it took up to 37. Those who share a worker wait for each other.
         """
-        ahead = 0 if self._accepted or self.ahead is None else self.ahead()
+        ahead = 0 if self.ahead is None else self.ahead()
         now = time.monotonic()
-        if ahead <= 0 or now < self._alone_until_s:
+        # One more than it is ahead: the one that it has just taken is not counted yet.
+        enough_for_all = waiting is not None and waiting > ahead + 1
+        if ahead <= 0 or enough_for_all or now < self._alone_until_s:
             return False
         if now - self._left_s > _LEFT_ANEW_S:
             self._leaving_since_s = now
@@ -115,8 +143,8 @@ def listen(settings: Settings) -> Listener:
     return listener
 
 
-def acceptable(app: "Application", metrics: Metrics, slot: int) -> int:
-    """How many connections a worker may accept in this turn of its event loop."""
+def acceptable(app: "Application", metrics: Metrics, slot: int, waiting: int | None) -> int:
+    """How many connections a worker may accept in this turn, of so many callers who wait."""
     if app.is_full():
         # It takes them to refuse them, and many at once cost less.
         return _BUSY_AT_ONCE
@@ -124,8 +152,13 @@ def acceptable(app: "Application", metrics: Metrics, slot: int) -> int:
         # A few, so that those without a request give way before its files are used up.
         return _BUSY_AT_ONCE if app.is_busy() else _ACCEPTED_AT_ONCE
     if app.is_busy():
-        # It has few turns, and no other worker was idle to take them: as many as it can answer,
-        # and more where it holds fewer than another.
-        return min(_BUSY_AT_ONCE, max(_LEAST_AT_ONCE, _SHARED_AT_ONCE - metrics.ahead(slot)))
+        # It has few turns. Its share leaves all with as many connections; and where many wait, the
+        # queues must fill before anybody is refused, and `/ping` is among those who wait.
+        ahead = metrics.ahead(slot)
+        if waiting is None:
+            share = _ACCEPTED_AT_ONCE - ahead
+        else:
+            share = max(_SHARED_AT_ONCE - ahead, (waiting - ahead) // metrics.workers)
+        return min(_BUSY_AT_ONCE, max(_LEAST_AT_ONCE, share))
     # The first of several workers to wake would take all who wait, and leave none to the others.
     return 1

@@ -353,7 +353,7 @@ def _run_worker(
         metrics=metrics,
         slot=slot,
     )
-    listener.at_once = lambda: acceptable(app, metrics, slot)
+    listener.at_once = lambda waiting: acceptable(app, metrics, slot, waiting)
     # Under overload callers come by the hundred, and none of them should wait to be refused.
     listener.ahead = lambda: 0 if app.is_overloaded() else metrics.ahead(slot)
     _log_server(log)

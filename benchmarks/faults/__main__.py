@@ -1,6 +1,6 @@
 """Attacks, overloads, kills and stops a real service, and counts what becomes of it.
 
-    python -m benchmarks.faults                        # everything, at most 12 minutes on 2 cores
+    python -m benchmarks.faults                        # everything, at most 15 minutes on 2 cores
     python -m benchmarks.faults --short                # a little of everything, about a minute
     python -m benchmarks.faults --only overload deaths # some parts; the others stay as recorded
 
@@ -73,8 +73,8 @@ def shared_folder() -> Path:
     return Path(os.environ.get("DR_SHARED", REPOSITORY.parent / "shared" / "data"))
 
 
-def _with_service(run: Callable[[Service], Findings], workers: int) -> Findings:
-    with Service(MODEL, workers=workers) as service:
+def _with_service(run: Callable[[Service], Findings], workers: int, **environment: str) -> Findings:
+    with Service(MODEL, workers=workers, environment=environment) as service:
         service.wait_ready()
         return run(service)
 
@@ -97,6 +97,11 @@ def parts(scale: Scale, *, seed: int = 0) -> dict[str, Callable[[], Findings]]:
         "overload": lambda: _with_service(
             lambda service: overload(service, seconds=scale.overload_s, timeout_s=_TIMEOUT_S),
             _WORKERS,
+        ),
+        "overload-full": lambda: _with_service(
+            lambda service: overload(service, seconds=scale.overload_s, timeout_s=_TIMEOUT_S),
+            _WORKERS,
+            DR_LAYOUT="full",
         ),
         "deaths": lambda: _with_service(
             lambda service: deaths(service, kills=scale.kills, every_s=scale.kill_every_s),

@@ -20,6 +20,7 @@ TITLES: Final = {
     "schema": "Requests made from the API's document",
     "hostile": "Files that are made to hurt",
     "overload": "Overload",
+    "overload-full": "Overload, behind nginx (`DR_LAYOUT=full`)",
     "deaths": "Killed workers",
     "terminations": "SIGTERM",
 }

@@ -143,11 +143,7 @@ class Service:
     def worker_pids(self) -> list[int]:
         """The processes that predict: the children, or the process itself where it has none."""
         main = self.process.pid
-        try:
-            text = Path(f"/proc/{main}/task/{main}/children").read_text(encoding="ascii")
-        except OSError:
-            return []
-        return [int(pid) for pid in text.split()] or [main]
+        return _children(main) or [main]
 
     def resident_bytes(self) -> int:
         """Memory of all workers together."""
@@ -163,8 +159,8 @@ class Service:
         return sum(_memory(pid, "VmHWM") for pid in self.worker_pids())
 
     def cpu_s(self) -> float:
-        """CPU time of the workers, all threads, in nanosecond steps."""
-        return sum(cpu_s(pid) for pid in self.worker_pids())
+        """CPU time of all of its processes, all threads, in nanosecond steps."""
+        return sum(cpu_s(pid) for pid in _with_descendants(self.process.pid))
 
     def end(self) -> int | None:
         """SIGTERM; the exit code, or None where the process does not end in time."""
@@ -187,6 +183,21 @@ def ask(
     response = connection.getresponse()
     found = {name.lower(): text for name, text in response.getheaders()}
     return Answer(status=response.status, headers=found, body=response.read())
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]
+
+
+def _with_descendants(pid: int) -> Iterator[int]:
+    """A process, and all that it and they started: the layout with nginx has two generations."""
+    yield pid
+    for child in _children(pid):
+        yield from _with_descendants(child)
 
 
 def cpu_s(pid: int) -> float:

@@ -60,8 +60,9 @@ def test_hostile_files_cost_less_than_a_photograph(service: Service) -> None:
         assert file["cpu_ms"] < 2 * found.numbers["ordinary_cpu_ms"], file
 
 
-def test_who_does_not_fit_in_is_told_so_and_nobody_else_notices() -> None:
-    with Service(MODEL, workers=2) as started:
+@pytest.mark.parametrize("layout", ["lean", "full"])
+def test_who_does_not_fit_in_is_told_so_and_nobody_else_notices(layout: str) -> None:
+    with Service(MODEL, workers=2, environment={"DR_LAYOUT": layout}) as started:
         started.wait_ready()
         found = overload(started, seconds=2.0, timeout_s=55.0)
     assert set(found.numbers["statuses"]) == {"200", "429"}

@@ -28,6 +28,16 @@ def seconds(text: str, directive: str) -> list[int]:
     return [int(number) for number in re.findall(rf"\b{directive} (\d+)s;", text)]
 
 
+@pytest.mark.parametrize(("files", "kept"), [(65_536, 1024), (1024, 256)])
+def test_a_quarter_of_the_connections_may_be_kept_ones_to_the_workers(
+    files: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(full_layout.resource, "getrlimit", lambda _: (files, files))
+    text = configuration()
+    assert f" worker_connections {4 * kept}; " in text
+    assert f" keepalive {kept};" in text
+
+
 @pytest.mark.parametrize("limit_s", ["5", "55", "58.5", "120"])
 def test_one_time_limit_drives_all_and_none_is_below_the_platforms(limit_s: str) -> None:
     text = configuration(MODEL_SERVER_TIMEOUT=limit_s)
