@@ -122,6 +122,7 @@ def test_a_worker_that_holds_more_leaves_a_caller_to_another_but_not_for_long(
         assert [seconds_until_taken() for _ in range(2)] == [0.05, 0.0]
         clock.now_s += 0.25
         ahead = 0
+        callers += [socket.create_connection(listener.getsockname())]
         assert seconds_until_taken() == 0.0
         for caller in callers:
             caller.close()
