@@ -1058,10 +1058,13 @@ def model_recalibrate(
         int, typer.Option(min=20, max=100_000, help="Bootstrap draws behind the intervals.")
     ] = 1000,
 ) -> None:
-    """Fit temperature and thresholds to a site's own images; writes a new package."""
+    """Fit temperature and thresholds to a site's own images; writes a new package.
+
+    The exit code is 1 where a photograph failed (not where it is ungradable).
+    """
     from dr_cli.calibrate import recalibrate_package
 
-    recalibrate_package(
+    failed = recalibrate_package(
         package,
         table,
         out,
@@ -1072,6 +1075,7 @@ def model_recalibrate(
         model_id=model_id,
         draws=draws,
     )
+    raise typer.Exit(1 if failed else 0)
 
 
 @model_app.command("gate")

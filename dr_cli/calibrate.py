@@ -1,10 +1,11 @@
 """`dr model recalibrate` and `dr model gate`."""
 
+import sys
 from pathlib import Path
 
 from dr_cli.console import print_note
 from dr_cli.errors import CommandError
-from dr_cli.evaluate import members, print_report
+from dr_cli.evaluate import members, name_failures, print_report
 from dr_cli.packages import opened_package, require_files
 from dr_training.data.splits import TEST, VALIDATION
 from dr_training.data.table import read_table
@@ -27,8 +28,12 @@ def recalibrate_package(
     prevalence: float | None,
     model_id: str | None,
     draws: int,
-) -> None:
-    """Write a package with the site's temperature and thresholds, and say what changed."""
+) -> int:
+    """Write a package with the site's temperature and thresholds, and say what changed.
+
+    Returns:
+        How many photographs failed, and neither chose nor measured anything.
+    """
     table = read_table(table_path)
     if split_path is None:
         choosing, testing = Judged(table=table, split=None, part=None), None
@@ -39,9 +44,14 @@ def recalibrate_package(
         testing = members(table, split_path, TEST)
     with opened_package(package) as (folder, spec):
         print_note(refuse_seen(spec, choosing))
+        chosen = score_package(folder, choosing.photographs)
+        name_failures(chosen)
+        tested = None if testing is None else score_package(folder, testing.photographs)
+        if tested is not None:
+            name_failures(tested)
         made = recalibrate(
             folder,
-            score_package(folder, choosing.photographs),
+            chosen,
             out,
             model_id=model_id or out.name,
             data=table_path.stem
@@ -49,7 +59,7 @@ def recalibrate_package(
             else f"{table_path.stem}, part {VALIDATION} of {split_path.stem}",
             sensitivity=sensitivity,
             specificity=specificity,
-            test=None if testing is None else score_package(folder, testing.photographs),
+            test=tested,
             prevalence=prevalence,
             draws=draws,
             records={
@@ -76,6 +86,15 @@ def recalibrate_package(
     else:
         print("not measured: give --split to measure on other images")
     print(f"wrote {out} ({made.spec.sha256[:12]})")
+    failed = sum(int(one.failed.sum()) for one in (chosen, tested) if one is not None)
+    if failed:
+        # A script that goes by the exit code reads why on stderr.
+        print(
+            f"dr: {failed:,} photographs failed; temperature, thresholds and figures are of the "
+            "others",
+            file=sys.stderr,
+        )
+    return failed
 
 
 def gate_package(
@@ -115,9 +134,11 @@ def gate_package(
             print_note(note)
         photographs = judged.photographs
         name = operating_point or reference_spec.default_operating_point
+        before, after = score_package(folder, photographs), score_package(candidate, photographs)
+        name_failures(after)
         verdict = gate(
-            score_package(folder, photographs),
-            score_package(candidate, photographs),
+            before,
+            after,
             thresholds=(
                 reference_spec.operating_point(name).threshold,
                 candidate_spec.operating_point(name).threshold,

@@ -80,7 +80,7 @@ def evaluate_model(
         facts = {"id": spec.id, "sha256": spec.sha256}
         thresholds = {point.name: point.threshold for point in spec.operating_points}
     print_note(seen)
-    _name_failures(scored)
+    name_failures(scored)
     if not scored.gradable.any():
         answers_file = write_answers(scored, out)
         first = int(np.argmax(scored.failed))
@@ -225,7 +225,8 @@ class _Bar:
         self._progress.stop()
 
 
-def _name_failures(scored: Scored) -> None:
+def name_failures(scored: Scored) -> None:
+    """A line for each of the first photographs that brought no answer, and how many there are."""
     failed = [i for i in range(len(scored)) if scored.failed[i]]
     for index in failed[:_MOST_NAMED]:
         print(f"failed: {scored.photographs[index].where}: {scored.reasons[index]}")

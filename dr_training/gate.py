@@ -9,12 +9,13 @@ What counts is the *fall* of sensitivity, and how large it may be given so many 
 bound of a one-sided 95 % interval for a difference of paired proportions (Tango, Statistics in
 Medicine 1998;17:891-908), which needs no pair that differs to be right. The same for
 specificity; the falls of AUC and of kappa are bounded by a paired bootstrap over patients. How
-often both give the same of five grades is reported and decides nothing.
+often both give the same of five grades is reported and decides nothing. An image that the reference
+grades and the variant does not is in no pair: where there is one, the variant is refused.
 
 | verdict | when |
 |---|---|
 | `passed` | no bound is above its margin |
-| `refused` | a bound is above its margin, or the variant says the same of every image |
+| `refused` | a bound is above its margin, the variant says the same of all, or grades fewer |
 | `insufficient data` | too few images for a variant without a single lost one to pass |
 """
 
@@ -106,6 +107,11 @@ def gate(
         "photographs": len(reference),
         "gradable_by_both": int(both.sum()),
         "gradable_by_one": int(only_one.sum()),
+        "gradable_by_reference_only": int((reference.gradable & ~candidate.gradable).sum()),
+        "failed": {
+            "reference": int(reference.failed.sum()),
+            "candidate": int(candidate.failed.sum()),
+        },
         "margins": asdict(margins),
         "bounds": "one-sided 95 %",
     }
@@ -224,6 +230,9 @@ def _decide(
 ) -> tuple[list[str], str]:
     if constant:
         return ["the variant says the same of every image"], REFUSED
+    ungraded = document["gradable_by_reference_only"]
+    if ungraded:
+        return [f"the variant does not grade {ungraded} images that the reference grades"], REFUSED
     refused, too_few, sure = [], [], False
     for name in ("sensitivity", "specificity"):
         fall, margin = document[name], getattr(margins, name)

@@ -103,6 +103,7 @@ def recalibrate(
         **({} if records is None else {RECORDS: dict(records)}),
         "photographs": len(chosen),
         "gradable": len(graded),
+        "failed": int(chosen.failed.sum()),
         "referable": int(graded.referable.sum()),
         "temperature": {"before": spec.temperature, "after": temperature},
         "expected_calibration_error": {

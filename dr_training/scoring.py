@@ -24,7 +24,7 @@ from dr_training.data.readers import LIMITS
 from dr_training.data.table import Photograph, is_array
 from inference_image.contract import REFERABLE_FROM_GRADE
 from inference_image.decoding import PhotographError
-from inference_image.predictor import Predictor
+from inference_image.predictor import EngineError, Predictor
 
 # Below this a probability says nothing more, and its logarithm would be infinite.
 _SMALLEST = 1e-300
@@ -112,7 +112,7 @@ def score_package(
     def ask(data: bytes) -> ModelAnswer:
         try:
             answer = predictor.predict(data)
-        except PhotographError as error:
+        except (PhotographError, EngineError) as error:
             return ModelAnswer(failure=str(error))
         return ModelAnswer(
             probabilities=answer.probabilities, reasons=tuple(answer.quality.reasons)

@@ -129,6 +129,10 @@ class Application:
         """Whether requests are turned away, now or within the last second."""
         return self._service.is_overloaded()
 
+    def end_waiting(self) -> None:
+        """Answer 503 to what is not computed yet: the time to stop is nearly over."""
+        self._service.end_waiting()
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._service.routes.get((scope["method"], scope["path"]))
         try:

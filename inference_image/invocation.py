@@ -149,9 +149,13 @@ class Deadlines:
         self._open: dict[Invocation, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_s = 0.0
+        self.all_ended = False
 
     def add(self, call: Invocation) -> None:
         """End it when it is due, unless it is forgotten before."""
+        if self.all_ended:
+            self._end([call])
+            return
         self._open[call] = None
         if self._timer is not None:
             if self._next_s <= call.due_s:
@@ -163,6 +167,17 @@ class Deadlines:
         """It is over."""
         self._open.pop(call, None)
 
+    def end_all(self) -> None:
+        """End what is open, and from now on whatever is added."""
+        self.all_ended = True
+        self._end(list(self._open))
+
+    def _end(self, calls: Iterable[Invocation]) -> None:
+        for call in calls:
+            self.forget(call)
+            # Each by itself: one that fails keeps no other from its answer.
+            asyncio.get_running_loop().call_soon(call.over)
+
     def _wait_until(self, due_s: float) -> None:
         self._next_s = due_s
         left_s = max(0.0, due_s - time.perf_counter())
@@ -172,10 +187,7 @@ class Deadlines:
         self._timer = None
         now = time.perf_counter()
         overdue = [call for call in self._open if call.due_s <= now]
-        for call in sorted(overdue, key=lambda call: call.due_s):
-            self.forget(call)
-            # Each by itself: one that fails keeps no other from its answer.
-            asyncio.get_running_loop().call_soon(call.over)
+        self._end(sorted(overdue, key=lambda call: call.due_s))
         if self._open:
             self._wait_until(min(call.due_s for call in self._open))
 

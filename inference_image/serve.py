@@ -82,6 +82,8 @@ _SERVICE_MODULES: Final = (
 _ACCEPT_WITHIN_S: Final = 2.0
 # A connection without a request may send one more within this time.
 _IDLE_WITHIN_S: Final = 1.0
+# What then still waits for the network is told to come back, so long before the process ends.
+_LAST_ANSWERS_S: Final = 2.0
 
 
 def _loading_answer() -> bytes:
@@ -444,6 +446,10 @@ def _server_class(
                 if not is_idle(connection):
                     connection.shutdown()
             begun = time.monotonic()
+            asyncio.get_running_loop().call_later(
+                _DRAIN_S - _LAST_ANSWERS_S,
+                self.config.app.end_waiting,  # type: ignore[union-attr]
+            )
             while time.monotonic() < begun + _IDLE_WITHIN_S and any(map(is_idle, connections)):
                 await asyncio.sleep(_POLL_S)
             give_up = time.monotonic() + _ACCEPT_WITHIN_S

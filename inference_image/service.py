@@ -474,6 +474,8 @@ class Service:
         if call.sender_has_left:
             call.fields["outcome"] = "abandoned"
             raise ClientDisconnect
+        if self._deadlines.all_ended:
+            return problem(503, "The container is stopping; send it again.", retry_after_s=1.0)
         return problem(
             504,
             f"The answer took longer than {self._settings.timeout_s:g} s; send it again.",
@@ -567,6 +569,10 @@ class Service:
         self._turned_away += 1
         self.turns.refused()
         return answer, head.body_left, head.closes
+
+    def end_waiting(self) -> None:
+        """Answer 503 to what is not computed yet, and to all that is still to come."""
+        self._deadlines.end_all()
 
     def tidy_when_idle(self) -> None:
         """Give spare memory back when nothing has been asked for a while."""

@@ -24,6 +24,7 @@ from inference_image.listener import listen
 from tests.service_harness import (
     REPOSITORY,
     TINY_MODEL,
+    Reply,
     Served,
     b64,
     copy_package,
@@ -39,6 +40,12 @@ NOBODY = 65534
 
 def invoke(served: Served) -> Any:
     return served.request("POST", "/invocations", drawn_jpeg(), JPEG)
+
+
+def pending(served: Served) -> int:
+    """Requests that arrive, wait or are computed."""
+    numbers = served.request("GET", "/metrics").body.decode()
+    return int(numbers.partition("\ndr_pending_requests ")[2].split()[0])
 
 
 def free_port() -> int:
@@ -168,6 +175,40 @@ def test_an_attribute_in_a_second_header_counts_as_well() -> None:
         assert response.status == 400
         assert "operating=unknown" in json.loads(response.read())["detail"]
         connection.close()
+
+
+def test_what_cannot_be_computed_before_the_end_is_told_to_come_back() -> None:
+    photograph = drawn_jpeg(size_px=1500)
+    many = json.dumps({"instances": [{"b64": b64(photograph)} for _ in range(16)]}).encode()
+    kinds = [(many, "application/json"), (photograph, "image/jpeg")]
+    replies: list[Reply] = []
+
+    def call(served: Served, number: int) -> None:
+        body, kind = kinds[number % 2]
+        replies.append(served.request("POST", "/invocations", body, {"Content-Type": kind}))
+
+    # Some ten seconds of work or more, of which there is time for two.
+    with running(Served(TINY_MODEL, spans={"serve._DRAIN_S": 4})) as served:
+        callers = [threading.Thread(target=call, args=(served, number)) for number in range(60)]
+        for caller in callers:
+            caller.start()
+        wait_until(lambda: pending(served) + len(replies) >= 60)
+        stop(served)
+        for caller in callers:
+            caller.join()
+        assert served.end() == 0
+        assert served.sentences() == []
+    statuses = Counter(reply.status for reply in replies)
+    assert set(statuses) == {200, 503}
+    assert sum(statuses.values()) == 60
+    for reply in replies:
+        if reply.status == 503:
+            assert reply.headers["content-type"] == "application/problem+json"
+            assert reply.json()["detail"] == "The container is stopping; send it again."
+            assert reply.json()["retry_after_s"] == 1.0
+    logged = Counter(event["status"] for event in served.events if event["event"] == "request")
+    assert logged == statuses
+    assert count(served, "http_server") == 0
 
 
 def test_a_connection_that_stays_idle_does_not_keep_it_from_stopping() -> None:

@@ -174,6 +174,32 @@ def test_a_package_is_recalibrated_for_a_site_and_gated(run: Run, site: Path) ->
     assert verdict in ("refused", "insufficient data")
 
 
+def test_photographs_that_failed_are_named_and_told_by_the_exit_code(run: Run, site: Path) -> None:
+    # The last validation picture and the last test picture are gone.
+    arrays = dict(np.load("site.npz"))
+    for part in ("val", "test"):
+        arrays[f"{part}_images"] = arrays[f"{part}_images"][:-1]
+    np.savez("site.npz", **arrays)
+    code, out, err = run(
+        *("model", "recalibrate", str(site), "table.csv", "--split", "split.csv"),
+        *("--out", "small-site", "--sensitivity", "0.9", "--specificity", "0.9"),
+        *("--draws", "20"),
+    )
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("dr: 2 photographs failed; temperature, thresholds and figures are of ")
+    assert out.count("failed: site.npz") == 2
+    assert "80 images chose: 79 gradable" in out
+    calibration = load_model_spec(Path("small-site")).raw["calibration"]
+    assert (calibration["photographs"], calibration["failed"]) == (80, 1)
+
+    gate = ("model", "gate", "small-site", "table.csv", "--reference", str(site), "--draws", "20")
+    code, out, _ = run(*gate, "--split", "split.csv")
+    assert (code, out.count("failed: site.npz")) == (1, 1)
+    record = load_model_spec(Path("small-site")).raw["gate"]
+    assert record["failed"] == {"reference": 1, "candidate": 1}
+    assert record["gradable_by_reference_only"] == 0
+
+
 def trained_on(folder: Path, split: str) -> None:
     """The package says that it was trained on the training part of this split."""
     table = read_table(Path("table.csv"))

@@ -217,14 +217,26 @@ def test_a_worse_ranking_is_refused_though_every_decision_is_the_same() -> None:
 
 
 def test_only_images_that_both_can_grade_are_paired_and_the_others_counted() -> None:
-    reference, candidate = pair(200, 200)
-    ungradable = np.ones(400, bool)
-    ungradable[:10] = False
-    rows = np.where(ungradable[:, None], candidate.probabilities, np.nan)
-    verdict = decide(reference, replace(candidate, gradable=ungradable, probabilities=rows))
-    assert verdict.document["gradable_by_both"] == 390
+    reference, candidate = pair(300, 300)
+    gradable = np.ones(600, bool)
+    gradable[:10] = False
+
+    def some(answers: Scored) -> Scored:
+        rows = np.where(gradable[:, None], answers.probabilities, np.nan)
+        return replace(answers, gradable=gradable, probabilities=rows, failed=~gradable)
+
+    verdict = decide(some(reference), candidate)
+    assert verdict.verdict == PASSED
+    assert verdict.document["gradable_by_both"] == 590
     assert verdict.document["gradable_by_one"] == 10
-    assert verdict.document["sensitivity"]["images"] == 190
+    assert verdict.document["failed"] == {"reference": 10, "candidate": 0}
+    assert verdict.document["sensitivity"]["images"] == 290
+    # A variant that grades fewer is no replacement, however alike the others are.
+    verdict = decide(reference, some(candidate))
+    assert verdict.verdict == REFUSED
+    assert verdict.reasons == ("the variant does not grade 10 images that the reference grades",)
+    assert verdict.document["failed"] == {"reference": 0, "candidate": 10}
+    assert decide(some(reference), some(candidate)).verdict == PASSED
 
 
 def test_answers_to_different_photographs_are_refused() -> None:
