@@ -1099,7 +1099,10 @@ def model_gate(
         bool, typer.Option(help="Write the verdict into the candidate's model.json.")
     ] = True,
 ) -> None:
-    """Refuse a quantised variant that may miss more patients; exit code 1 unless it passed."""
+    """Refuse a quantised variant that may miss more patients.
+
+    The exit code is 1 unless it passed, and where a photograph failed.
+    """
     from dr_cli.calibrate import gate_package
 
     passed = gate_package(

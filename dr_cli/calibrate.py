@@ -1,6 +1,7 @@
 """`dr model recalibrate` and `dr model gate`."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from dr_cli.console import print_note
@@ -13,7 +14,7 @@ from dr_training.gate import PASSED, Margins, gate, record_verdict, variant_kind
 from dr_training.origin import Judged, refuse_seen
 from dr_training.recalibrate import recalibrate
 from dr_training.remarks import REMARKS
-from dr_training.scoring import score_package
+from dr_training.scoring import Scored, score_package
 from inference_image.model_spec import ModelSpec, load_model_spec
 
 
@@ -110,7 +111,11 @@ def gate_package(
     draws: int,
     record: bool,
 ) -> bool:
-    """Compare a variant with its reference, print the verdict, and say whether it passed."""
+    """Compare a variant with its reference and print the verdict.
+
+    Returns:
+        Whether it passed, and on every photograph that was to count.
+    """
     margins = Margins(sensitivity=margin, specificity=specificity_margin)
     if not candidate.is_dir():
         raise CommandError(f"{candidate} is no folder; the verdict is written into its model.json")
@@ -135,7 +140,8 @@ def gate_package(
         photographs = judged.photographs
         name = operating_point or reference_spec.default_operating_point
         before, after = score_package(folder, photographs), score_package(candidate, photographs)
-        name_failures(after)
+        failed = before.failed | after.failed
+        name_failures(replace(after, failed=failed, reasons=_reasons(before, after)))
         verdict = gate(
             before,
             after,
@@ -167,7 +173,19 @@ def gate_package(
     if record:
         spec = record_verdict(candidate, verdict, reference=reference_spec, data=data)
         print(f"recorded in {candidate / 'model.json'}; the package is now {spec.sha256[:12]}")
-    return verdict.verdict == PASSED
+    count = int(failed.sum())
+    if count:
+        print(
+            f"dr: {count:,} of {len(after):,} photographs failed, and the verdict is of the others",
+            file=sys.stderr,
+        )
+    return verdict.verdict == PASSED and not count
+
+
+def _reasons(before: Scored, after: Scored) -> tuple[str, ...]:
+    """Why photographs failed with either of two packages."""
+    pairs = zip(before.reasons, after.reasons, after.failed, strict=True)
+    return tuple(second if failed else first for first, second, failed in pairs)
 
 
 def _check_pair(candidate: ModelSpec, reference: ModelSpec) -> None:

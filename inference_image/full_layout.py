@@ -57,6 +57,9 @@ _CONNECTIONS: Final = 4096
 # of what a new one costs the worker; each takes a place of a caller's.
 _KEPT_SHARE: Final = 4
 _DRAIN_S: Final = 25.0
+# What then still waits for the network is told to come back, so long before nginx ends: workers
+# hear of it with their next heartbeat.
+_LAST_ANSWERS_S: Final = 3.0
 _KILL_AFTER_S: Final = 28.0
 _POLL_S: Final = 0.05
 # An idle connection may send one more request for so long after SIGTERM.
@@ -234,6 +237,7 @@ class FullLayout:
         listener: socket.socket,
         any_ready: Callable[[], bool],
         run_workers: Workers,
+        end_waiting: Callable[[], None],
         turn_away: Callable[[], None],
         log: JsonLog,
     ) -> None:
@@ -241,6 +245,7 @@ class FullLayout:
         self._listener = listener
         self._any_ready = any_ready
         self._run_workers = run_workers
+        self._end_waiting = end_waiting
         self._turn_away = turn_away
         self._log = log
         self._stopping = False
@@ -281,7 +286,8 @@ class FullLayout:
                 else:
                     ready.unlink()
             time.sleep(_POLL_S)
-        give_up = time.monotonic() + _KILL_AFTER_S
+        begun = time.monotonic()
+        give_up = begun + _KILL_AFTER_S
         self._log.info("stopping")
         # nginx closes idle connections on QUIT, also where a request is already on its way. So it
         # first says in each answer that the connection ends, for as long as the lean layout does.
@@ -292,6 +298,10 @@ class FullLayout:
             time.sleep(_POLL_S)
         # First the door, then the workers: what has been accepted is answered.
         proxy.stop(signal.SIGQUIT)
+        while not proxy.ended() and time.monotonic() < begun + _DRAIN_S - _LAST_ANSWERS_S:
+            time.sleep(_POLL_S)
+        if not proxy.ended():
+            self._end_waiting()
         code = self._finish(proxy, give_up)
         workers.stop(signal.SIGTERM)
         code = self._finish(workers, give_up) or code

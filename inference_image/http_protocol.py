@@ -49,8 +49,14 @@ _MOST_AHEAD: Final = 32
 # that have just been accepted and others that are being closed.
 MOST_CONNECTIONS: Final = 4096
 _OTHER_FILES: Final = 256
+# A worker that holds so many connections more than another, and by one in so many of its own, asks
+# callers to connect anew; it looks this often, and asks one of them.
+_MUCH_AHEAD: Final = 2
+_AHEAD_SHARE: Final = 3
+_LOOKS_EVERY_S: Final = 0.005
 _UPGRADE: Final = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
 _HEAD_ENDS: Final = b"\r\n\r\n"
+_CLOSES: Final = b"\r\nconnection: close\r\n\r\n"
 
 
 def allowed_connections() -> int:
@@ -69,11 +75,14 @@ def allowed_connections() -> int:
 
 
 def bounded_protocol(
-    most_connections: int, note: Callable[[int], None] = lambda _: None
+    most_connections: int,
+    note: Callable[[int], None] = lambda _: None,
+    ahead: Callable[[], int] = lambda: 0,
 ) -> "type[Protocol]":
     """The protocol of one worker, which holds at most so many connections.
 
-    `note` is told how many there are, whenever that changes.
+    `note` is told how many there are, whenever that changes; `ahead` says how many more it holds
+    than another worker.
     """
 
     class Bounded(Protocol):
@@ -82,7 +91,15 @@ def bounded_protocol(
         def note_held(self) -> None:
             note(len(self.connections))
 
+        def is_to_move(self) -> bool:
+            now = self.loop.time()
+            if now < Bounded.next_look_s:
+                return False
+            Bounded.next_look_s = now + _LOOKS_EVERY_S
+            return ahead() >= max(_MUCH_AHEAD, len(self.connections) / _AHEAD_SHARE)
+
         idle: ClassVar[dict[Protocol, None]] = {}
+        next_look_s: ClassVar[float] = -math.inf
 
     return Bounded
 
@@ -115,6 +132,14 @@ class Protocol(HttpToolsProtocol):
 
     def note_held(self) -> None:
         """The number of connections has changed."""
+
+    def is_to_move(self) -> bool:
+        """Whether this caller is to connect anew, since another worker has far fewer.
+
+        A worker that is ready later than others would else get nobody: callers, and nginx, keep
+        the connections that they have.
+        """
+        return False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
@@ -252,6 +277,8 @@ class Protocol(HttpToolsProtocol):
         """Answer a request that is whole without a task: half of its steps are not needed."""
         self._undecided = None
         if cycle.more_body or self.flow.write_paused:
+            if self.is_to_move():
+                cycle.keep_alive = False
             self.config.app.arrives()  # type: ignore[union-attr]
             super()._start_asgi_task(cycle, app)
             return
@@ -266,7 +293,9 @@ class Protocol(HttpToolsProtocol):
         then, cycle.on_response = cycle.on_response, _nothing
         if cycle.disconnected:
             return
-        closes = not cycle.keep_alive
+        # Whoever has sent the next request already is answered here.
+        sent_ahead = self._begun or self._in_message or bool(self.pipeline)
+        closes = not cycle.keep_alive or (not sent_ahead and self.is_to_move())
         pairs = [*self.server_state.default_headers, *response.raw_headers]
         said = (b"connection", b"close") in pairs
         if closes and not said:
@@ -341,12 +370,14 @@ class Protocol(HttpToolsProtocol):
         # Who does not read is answered in the ordinary way, which waits for it.
         if self._begun or answering or self.flow.write_paused:
             return False
-        refused = self.config.app.turn_away(  # type: ignore[union-attr]
-            data, self.server_state.default_headers
-        )
+        headers = self.server_state.default_headers
+        refused = self.config.app.turn_away(data, headers)  # type: ignore[union-attr]
         if refused is None:
             return False
         answer, self._skipped_left, self._closes = refused
+        if not self._closes and self.is_to_move():
+            answer = answer.replace(_HEAD_ENDS, _CLOSES, 1)
+            self._closes = True
         self._stop_waiting()
         self._rest()
         self.transport.write_now(answer)  # type: ignore[attr-defined]

@@ -43,6 +43,8 @@ _LEFT_FOR_EACH_S: Final = 0.004
 _LEFT_MOST_S: Final = 0.05
 _LEFT_ANEW_S: Final = 0.01
 _ALONE_S: Final = 0.2
+# Where the other one let a caller wait, nobody is sent to it for so long.
+_DISTRUSTS_S: Final = 1.0
 
 
 class Listener(socket.socket):
@@ -61,7 +63,7 @@ class Listener(socket.socket):
     _accepted = 0
     _most = math.inf
     _failed = False
-    _left_s = _leaving_since_s = _alone_until_s = -math.inf
+    _left_s = _leaving_since_s = _alone_until_s = _in_vain_s = -math.inf
 
     def listen(self, _backlog: int = BACKLOG, /) -> None:
         super().listen(BACKLOG)
@@ -91,6 +93,10 @@ class Listener(socket.socket):
             return int(struct.unpack_from("=I", told, _WAITING_AT)[0])
         return None
 
+    def others_take_callers(self) -> bool:
+        """Whether no caller that was left to another worker had to wait in vain, of late."""
+        return time.monotonic() >= self._in_vain_s + _DISTRUSTS_S
+
     def _takes_another(self) -> bool:
         if not self._accepted:
             # A turn begins. Whom it takes shows in no number before the next one.
@@ -117,7 +123,7 @@ class Listener(socket.socket):
         left_for_s = now - self._leaving_since_s
         if left_for_s >= min(_LEFT_MOST_S, ahead * _LEFT_FOR_EACH_S):
             # Nobody took it. After so long the other one does more than stand still: it has died.
-            self._left_s = -math.inf
+            self._left_s, self._in_vain_s = -math.inf, now
             if left_for_s >= _LEFT_MOST_S:
                 self._alone_until_s = now + _ALONE_S
             return False

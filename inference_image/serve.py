@@ -25,6 +25,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -233,6 +234,7 @@ def _run_full_layout(
         listener=listener,
         any_ready=board.any_ready,
         run_workers=run_workers,
+        end_waiting=board.end_waiting,
         turn_away=supervisor.turn_away_the_rest,
         log=log,
     )
@@ -255,7 +257,8 @@ class Board:
         self.planned = 0
         self._failure = (_COUNTER_BYTES + 1) * workers
         self._resident = self._failure + 1
-        self._memory = mmap.mmap(-1, self._resident + _COUNTER_BYTES)
+        self._ending = self._resident + _COUNTER_BYTES
+        self._memory = mmap.mmap(-1, self._ending + 1)
 
     def counted(self, slot: int) -> int:
         """Add one to a slot's count; the sum of all slots before."""
@@ -278,6 +281,15 @@ class Board:
     def any_ready(self) -> bool:
         """Whether some worker can predict."""
         return any(self._memory[self.workers * _COUNTER_BYTES : self._failure])
+
+    def end_waiting(self) -> None:
+        """The time to stop is nearly over: workers answer 503 to what they have not computed."""
+        self._memory[self._ending] = 1
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether `end_waiting` was called."""
+        return self._memory[self._ending] != 0
 
     def first_failure(self) -> bool:
         """True for the first worker that asks: one reason is enough for the person reading."""
@@ -364,7 +376,11 @@ def _run_worker(
         # Not whichever happens to be installed: how many connections a worker accepts at a time is
         # said to this one only, and with another `/ping` waited for seconds under overload.
         loop="asyncio",
-        http=bounded_protocol(allowed_connections(), app.note_connections),
+        http=bounded_protocol(
+            allowed_connections(),
+            app.note_connections,
+            lambda: metrics.ahead(slot) if listener.others_take_callers() else 0,
+        ),
         lifespan="on",
         ws="none",
         log_config=None,
@@ -376,7 +392,14 @@ def _run_worker(
         timeout_graceful_shutdown=_DRAIN_S,
         backlog=BACKLOG,
     )
-    server = _server_class(log, heartbeat)(config)
+
+    def beat(manager: Callable[[], None]) -> None:
+        manager()
+        # Behind nginx a worker is told to stop only when nginx has ended.
+        if board.is_ending:
+            app.end_waiting()
+
+    server = _server_class(log, heartbeat and partial(beat, heartbeat))(config)
     server.run(sockets=[listener])
     log.close()
     if not failures:
@@ -696,12 +719,10 @@ def _fail(code: int, sentence: str) -> int:
     return code
 
 
-def _quiet_exit(*_: Any) -> None:
-    """Nothing: a second Ctrl-C while the interpreter ends is not worth a traceback."""
-
-
 if __name__ == "__main__":
     exit_code = main()
-    for ignored in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ignored, _quiet_exit)
+    # A second signal while the interpreter ends is not worth a traceback or another exit code. No
+    # handler in Python: the interpreter puts back the default before it has ended.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     raise SystemExit(exit_code)

@@ -347,9 +347,12 @@ def running(transport: Any) -> Iterator[Any]:
 
 
 @contextlib.asynccontextmanager
-async def listening(app: Any, *, most: int = 100) -> AsyncIterator[tuple[str, int]]:
-    """The service's HTTP protocol in front of an application, and its address."""
-    protocol = http_protocol.bounded_protocol(most)
+async def listening(app: Any, *, most: int = 100, ahead: int = 0) -> AsyncIterator[tuple[str, int]]:
+    """The service's HTTP protocol in front of an application, and its address.
+
+    It holds so many connections `ahead` of another worker.
+    """
+    protocol = http_protocol.bounded_protocol(most, ahead=lambda: ahead)
     config = uvicorn.Config(app, http=protocol, lifespan="off", log_config=None)
     config.load()
     server = uvicorn.Server(config)

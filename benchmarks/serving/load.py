@@ -69,6 +69,7 @@ class _Client:
     sent: int = 0
     buffer: bytearray = field(default_factory=bytearray)
     left: int = -1
+    closes: bool = False
 
 
 def post(path: str, body: bytes, content_type: str) -> bytes:
@@ -141,13 +142,11 @@ def closed_loop(
     by_number: dict[int, _Client] = {}
     try:
         for _ in range(clients):
-            connection = socket.create_connection(("127.0.0.1", port), timeout=10)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setblocking(False)
+            connection = _connected(port)
             by_number[connection.fileno()] = _Client(connection)
             poll.register(connection, select.EPOLLIN)
         return _run(
-            poll, by_number, memoryview(request), warm_up_s, seconds, fewest, most_s, at_start
+            poll, port, by_number, memoryview(request), warm_up_s, seconds, fewest, most_s, at_start
         )
     finally:
         poll.close()
@@ -157,6 +156,7 @@ def closed_loop(
 
 def _run(
     poll: select.epoll,
+    port: int,
     by_number: dict[int, _Client],
     request: memoryview,
     warm_up_s: float,
@@ -195,6 +195,13 @@ def _run(
             if counting:
                 answered.append(now - start)
                 latencies.append((now - client.begun_s) * 1000)
+            if client.closes:
+                # As a server may ask after any answer (RFC 9112, 9.6).
+                del by_number[number]
+                client.connection.close()
+                client.connection = _connected(port)
+                by_number[client.connection.fileno()] = client
+                poll.register(client.connection, select.EPOLLIN)
             _begin(poll, client, request)
         spent = now - start
         enough = spent >= seconds and len(answered) >= fewest
@@ -208,9 +215,17 @@ def _run(
             )
 
 
+def _connected(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setblocking(False)
+    return connection
+
+
 def _begin(poll: select.epoll, client: _Client, request: memoryview) -> None:
     client.buffer.clear()
     client.left = -1
+    client.closes = False
     client.sent = 0
     client.begun_s = time.perf_counter()
     _send(poll, client, request)
@@ -258,5 +273,6 @@ def _complete(client: _Client) -> bool:
         if not found:
             raise LoadError("the server's answer has no Content-Length")
         client.left = int(rest.split(b"\r\n", 1)[0])
+        client.closes = b"\r\nconnection: close" in head
         del client.buffer[: end + len(_HEADER_END)]
     return len(client.buffer) >= client.left

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.service import cpu_s
 from inference_image import serve
 from tests.service_harness import (
     TINY_MODEL,
@@ -310,6 +311,38 @@ def test_a_killed_worker_is_replaced_while_the_other_serves() -> None:
         assert len(set(descendants(masters(served)[1])) - before) == 1
         stop(served)
         assert served.end() == 0
+
+
+def test_who_keeps_asking_gets_to_a_worker_that_comes_later() -> None:
+    """nginx prefers the connections that it has, all of which are to the worker that survived."""
+    asking = threading.Event()
+    asking.set()
+
+    def ask(served: Served) -> None:
+        caller = served.connect()
+        while asking.is_set():
+            # Of those in the killed worker's hand some are told to come back.
+            caller.request("POST", "/invocations", drawn_jpeg(size_px=128), JPEG)
+            caller.getresponse().read()
+        caller.close()
+
+    with running(full(**TWO_WORKERS)) as served:
+        wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 2)
+        before = set(descendants(masters(served)[1]))
+        callers = [threading.Thread(target=ask, args=(served,)) for _ in range(24)]
+        for caller in callers:
+            caller.start()
+        try:
+            os.kill(min(before), signal.SIGKILL)
+            wait_until(lambda: sum(e["event"] == "ready" for e in served.events) == 3)
+            (later,) = set(descendants(masters(served)[1])) - before
+            began_s = cpu_s(later)
+            # Nobody's requests would be nothing but a heartbeat.
+            wait_until(lambda: cpu_s(later) > began_s + 1.0, within_s=60)
+        finally:
+            asking.clear()
+            for caller in callers:
+                caller.join()
 
 
 def test_the_request_of_a_killed_worker_is_told_to_come_back() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -177,7 +178,8 @@ def test_an_attribute_in_a_second_header_counts_as_well() -> None:
         connection.close()
 
 
-def test_what_cannot_be_computed_before_the_end_is_told_to_come_back() -> None:
+@pytest.mark.parametrize("layout", ["lean", "full"])
+def test_what_cannot_be_computed_before_the_end_is_told_to_come_back(layout: str) -> None:
     photograph = drawn_jpeg(size_px=1500)
     many = json.dumps({"instances": [{"b64": b64(photograph)} for _ in range(16)]}).encode()
     kinds = [(many, "application/json"), (photograph, "image/jpeg")]
@@ -187,8 +189,10 @@ def test_what_cannot_be_computed_before_the_end_is_told_to_come_back() -> None:
         body, kind = kinds[number % 2]
         replies.append(served.request("POST", "/invocations", body, {"Content-Type": kind}))
 
-    # Some ten seconds of work or more, of which there is time for two.
-    with running(Served(TINY_MODEL, spans={"serve._DRAIN_S": 4})) as served:
+    # Some ten seconds of work or more, of which there is time for two or three.
+    spans = {"serve._DRAIN_S": 4, "full_layout._DRAIN_S": 5.0}
+    slow = Served(TINY_MODEL, environment={"DR_LAYOUT": layout}, spans=spans)
+    with running(slow) as served:
         callers = [threading.Thread(target=call, args=(served, number)) for number in range(60)]
         for caller in callers:
             caller.start()
@@ -392,6 +396,43 @@ def test_callers_who_come_together_are_spread_over_the_workers() -> None:
         # Without care for each other one has been seen to take 37. A worker may be kept from the
         # processor by others once, but hardly three times in a row.
         assert any(fewest_of_forty() >= 10 for _ in range(3))
+
+
+def test_callers_who_keep_their_connections_move_to_a_worker_that_comes_later() -> None:
+    environment = {"DR_SERVING_MODE": "realtime", "MODEL_SERVER_WORKERS": "2"}
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        wait_until(lambda: count(served, "ready") == 2)
+        first, second = worker_pids(served)
+        os.kill(second, signal.SIGSTOP)
+        callers = [served.connect() for _ in range(12)]
+
+        def all_ask() -> int:
+            for caller in callers:
+                caller.request("POST", "/invocations", drawn_jpeg(size_px=128), JPEG)
+                response = caller.getresponse()
+                assert response.read()
+                assert response.status == 200
+            return connections(second)
+
+        all_ask()
+        # The other one does not take them: then only some are asked, now and then.
+        wait_until(lambda: all_ask() == 0 and connections(first) >= 8)
+        os.kill(second, signal.SIGCONT)
+        wait_until(lambda: all_ask() >= 3)
+        for caller in callers:
+            caller.close()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_signals_that_come_again_and_again_change_no_exit_code(workers: str) -> None:
+    environment = {"DR_SERVING_MODE": "realtime", "MODEL_SERVER_WORKERS": workers}
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        wait_until(lambda: count(served, "ready") == int(workers))
+        while served.process.poll() is None:
+            served.process.terminate()
+            time.sleep(0.002)
+        assert served.end() == 0
+        assert served.sentences() == []
 
 
 def worker_pids(served: Served) -> list[int]:

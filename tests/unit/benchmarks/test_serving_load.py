@@ -14,7 +14,9 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
 
 @contextmanager
-def server(answer: bytes, *, request: bytes, pieces: int = 1) -> Iterator[tuple[int, list[int]]]:
+def server(
+    answer: bytes, *, request: bytes, pieces: int = 1, closes: bool = False
+) -> Iterator[tuple[int, list[int]]]:
     """Answers each whole request, in pieces; its port and a count of requests."""
     seen: list[int] = []
 
@@ -32,7 +34,7 @@ def server(answer: bytes, *, request: bytes, pieces: int = 1) -> Iterator[tuple[
                 size = -(-len(answer) // pieces)
                 for at in range(0, len(answer), size):
                     self.wfile.write(answer[at : at + size])
-                if b"connection: close" in answer.lower():
+                if closes:
                     return
 
     class Server(ThreadingTCPServer):
@@ -81,11 +83,18 @@ def test_another_status_is_no_measurement() -> None:
             ask(port, request)
 
 
-def test_a_closed_connection_is_no_measurement() -> None:
+def test_who_is_asked_to_connect_anew_does() -> None:
     request = post("/invocations", b"x", "image/jpeg")
     closing_answer = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with server(closing_answer, request=request, closes=True) as (port, seen):
+        load = closed_loop(port, request, clients=3, warm_up_s=0.0, seconds=0.3, fewest=20)
+    assert 20 <= len(load.latencies_ms) <= len(seen)
+
+
+def test_a_connection_that_is_closed_without_a_word_is_no_measurement() -> None:
+    request = post("/invocations", b"x", "image/jpeg")
     with (
-        server(closing_answer, request=request) as (port, _),
+        server(OK, request=request, closes=True) as (port, _),
         pytest.raises(LoadError, match="closed the connection"),
     ):
         closed_loop(port, request, clients=1, warm_up_s=0.0, seconds=5)

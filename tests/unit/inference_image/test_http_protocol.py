@@ -18,9 +18,11 @@ from inference_image.invocation import CLOSING
 from tests.service_harness import listening
 
 
-async def _answer_to(app: Any, chunks: Iterable[bytes], *, pause_s: float = 0.0) -> bytes:
+async def _answer_to(
+    app: Any, chunks: Iterable[bytes], *, pause_s: float = 0.0, ahead: int = 0
+) -> bytes:
     """All that it says to what is sent, until it closes."""
-    async with listening(app) as address:
+    async with listening(app, ahead=ahead) as address:
         reader, writer = await asyncio.open_connection(*address)
         try:
             # Who sends more than is read is reset, and may or may not see the answer.
@@ -453,3 +455,29 @@ def test_a_refused_connection_closes_when_it_was_idle_since_its_last_refusal() -
     assert calls[20:] == []
     clock.run_until(266)
     assert calls[20:] == ["closed"]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "held", "moves"), [(1, 2, False), (2, 6, True), (2, 7, False), (40, 60, True)]
+)
+def test_who_holds_far_more_than_another_worker_has_one_caller_move_at_a_time(
+    ahead: int, held: int, moves: bool
+) -> None:
+    clock = SimpleNamespace(now_s=7.0)
+    protocol = http_protocol.bounded_protocol(100, ahead=lambda: ahead)
+    connections = [object.__new__(protocol) for _ in range(2)]
+    for one in connections:
+        one.loop = SimpleNamespace(time=lambda: clock.now_s)  # type: ignore[assignment]
+        one.connections = set(range(held))  # type: ignore[arg-type]
+    assert [one.is_to_move() for one in connections] == [moves, False]
+    clock.now_s += 0.006
+    assert [one.is_to_move() for one in connections] == [moves, False]
+
+
+def test_a_refusal_may_ask_the_caller_to_connect_anew() -> None:
+    app = _App()
+    refusal = b"HTTP/1.1 429 Full\r\ncontent-length: 2\r\n\r\n\r\n"
+    app.turn_away = lambda _data, _headers: (refusal, 0, False)  # type: ignore[method-assign]
+    request = b"POST /invocations HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
+    expected = b"HTTP/1.1 429 Full\r\ncontent-length: 2\r\nconnection: close\r\n\r\n\r\n"
+    assert asyncio.run(_answer_to(app, [request], ahead=50)) == expected

@@ -114,13 +114,16 @@ def test_a_worker_that_holds_more_leaves_a_caller_to_another_but_not_for_long(
         # More wait than it is ahead, so that the other one has enough with the rest.
         assert [seconds_until_taken() for _ in range(4)] == [0.0, 0.0, 0.0, 0.0]
         assert listener.waiting() == 3
+        assert listener.others_take_callers()
         assert seconds_until_taken() == 0.008
+        assert not listener.others_take_callers()
         callers += [socket.create_connection(listener.getsockname()) for _ in range(2)]
         assert [seconds_until_taken() for _ in range(2)] == [0.0, 0.008]
         # The other one has died: then it takes whoever comes at once, for a while.
         ahead = 1000
         assert [seconds_until_taken() for _ in range(2)] == [0.05, 0.0]
-        clock.now_s += 0.25
+        clock.now_s += 1.0
+        assert listener.others_take_callers()
         ahead = 0
         callers += [socket.create_connection(listener.getsockname())]
         assert seconds_until_taken() == 0.0

@@ -64,9 +64,9 @@ async def say(address: tuple[str, int], pieces: Iterable[bytes]) -> bytes:
         writer.close()
 
 
-def told(app: Application, *pieces: bytes) -> bytes:
+def told(app: Application, *pieces: bytes, ahead: int = 0) -> bytes:
     async def ask() -> bytes:
-        async with listening(app) as address:
+        async with listening(app, ahead=ahead) as address:
             return await say(address, pieces)
 
     return asyncio.run(ask())
@@ -451,3 +451,35 @@ def test_while_it_stops_an_answer_closes_its_connection() -> None:
     assert written.count(b"connection: close") == 1
     assert written.endswith(b"\r\n\r\nbody")
     assert transport.calls[-1] == "closed"
+
+
+@pytest.mark.parametrize("sent_ahead", [False, True])
+def test_an_answer_may_ask_the_caller_to_connect_anew_unless_it_has_asked_again(
+    sent_ahead: bool,
+) -> None:
+    request = post(PHOTOGRAPH)
+    if sent_ahead:
+        request += post(PHOTOGRAPH, "Connection: close")
+    gate = threading.Event()
+    with made(Engine(gate=gate)) as (app, _):
+
+        async def ask() -> bytes:
+            async with listening(app, ahead=50) as address:
+                asking = asyncio.create_task(say(address, [request]))
+                await asyncio.sleep(0.2)
+                gate.set()
+                return await asking
+
+        answer = asyncio.run(ask())
+    first, *others = answer.split(b"HTTP/1.1 200 OK\r\n")[1:]
+    assert (b"connection: close" in first) == (not sent_ahead)
+    assert len(others) == sent_ahead
+
+
+def test_a_body_that_comes_later_may_be_answered_so_as_well() -> None:
+    request = post(PHOTOGRAPH)
+    with made() as (app, _):
+        answer = told(app, request[:300], request[300:], ahead=50)
+    status, header, _ = parted(answer)
+    assert status == b"HTTP/1.1 200 OK"
+    assert header["connection"] == "close"
