@@ -181,7 +181,7 @@ def test_an_attribute_in_a_second_header_counts_as_well() -> None:
 @pytest.mark.parametrize("layout", ["lean", "full"])
 def test_what_cannot_be_computed_before_the_end_is_told_to_come_back(layout: str) -> None:
     photograph = drawn_jpeg(size_px=1500)
-    many = json.dumps({"instances": [{"b64": b64(photograph)} for _ in range(16)]}).encode()
+    many = json.dumps({"instances": [{"b64": b64(photograph)} for _ in range(12)]}).encode()
     kinds = [(many, "application/json"), (photograph, "image/jpeg")]
     replies: list[Reply] = []
 
@@ -189,8 +189,14 @@ def test_what_cannot_be_computed_before_the_end_is_told_to_come_back(layout: str
         body, kind = kinds[number % 2]
         replies.append(served.request("POST", "/invocations", body, {"Content-Type": kind}))
 
-    # Some ten seconds of work or more, of which there is time for two or three.
-    spans = {"serve._DRAIN_S": 4, "full_layout._DRAIN_S": 5.0}
+    # Some seconds of work, of which there is time for half of one.
+    spans = {
+        "serve._DRAIN_S": 6,
+        "serve._LAST_ANSWERS_S": 5.5,
+        "serve._HEARTBEAT_S": 0.1,
+        "full_layout._DRAIN_S": 7.0,
+        "full_layout._LAST_ANSWERS_S": 6.5,
+    }
     slow = Served(TINY_MODEL, environment={"DR_LAYOUT": layout}, spans=spans)
     with running(slow) as served:
         callers = [threading.Thread(target=call, args=(served, number)) for number in range(60)]
@@ -203,7 +209,8 @@ def test_what_cannot_be_computed_before_the_end_is_told_to_come_back(layout: str
         assert served.end() == 0
         assert served.sentences() == []
     statuses = Counter(reply.status for reply in replies)
-    assert set(statuses) == {200, 503}
+    assert set(statuses) <= {200, 503}
+    assert statuses[503] > 0
     assert sum(statuses.values()) == 60
     for reply in replies:
         if reply.status == 503:
