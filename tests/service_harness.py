@@ -346,6 +346,12 @@ def running(transport: Any) -> Iterator[Any]:
         yield transport
 
 
+def pending(served: Served | InProcess) -> int:
+    """Requests that arrive, wait or are computed."""
+    numbers = served.request("GET", "/metrics").body.decode()
+    return int(numbers.partition("\ndr_pending_requests ")[2].split()[0])
+
+
 @contextlib.asynccontextmanager
 async def listening(app: Any, *, most: int = 100, ahead: int = 0) -> AsyncIterator[tuple[str, int]]:
     """The service's HTTP protocol in front of an application, and its address.

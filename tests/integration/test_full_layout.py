@@ -343,6 +343,10 @@ def test_who_keeps_asking_gets_to_a_worker_that_comes_later() -> None:
             asking.clear()
             for caller in callers:
                 caller.join()
+        assert cpu_s(later) > began_s + 1.0
+        assert alive(max(before))
+        stop(served)
+        assert served.end() == 0
 
 
 def test_the_request_of_a_killed_worker_is_told_to_come_back() -> None:

@@ -30,6 +30,7 @@ from tests.service_harness import (
     b64,
     copy_package,
     drawn_jpeg,
+    pending,
     running,
     stop,
     wait_until,
@@ -41,12 +42,6 @@ NOBODY = 65534
 
 def invoke(served: Served) -> Any:
     return served.request("POST", "/invocations", drawn_jpeg(), JPEG)
-
-
-def pending(served: Served) -> int:
-    """Requests that arrive, wait or are computed."""
-    numbers = served.request("GET", "/metrics").body.decode()
-    return int(numbers.partition("\ndr_pending_requests ")[2].split()[0])
 
 
 def free_port() -> int:
@@ -393,12 +388,12 @@ def test_callers_who_come_together_are_spread_over_the_workers() -> None:
         wait_until(are_ready)
 
         def fewest_of_forty() -> int:
-            before = sum(map(connections, worker_pids(served)))
+            before = sum(map(connections, children(served)))
             with contextlib.ExitStack() as callers:
                 for _ in range(40):
                     callers.enter_context(socket.create_connection(("127.0.0.1", port)))
-                wait_until(lambda: sum(map(connections, worker_pids(served))) >= before + 40)
-                return min(map(connections, worker_pids(served)))
+                wait_until(lambda: sum(map(connections, children(served))) >= before + 40)
+                return min(map(connections, children(served)))
 
         # Without care for each other one has been seen to take 37. A worker may be kept from the
         # processor by others once, but hardly three times in a row.
@@ -409,7 +404,7 @@ def test_callers_who_keep_their_connections_move_to_a_worker_that_comes_later() 
     environment = {"DR_SERVING_MODE": "realtime", "MODEL_SERVER_WORKERS": "2"}
     with running(Served(TINY_MODEL, environment=environment)) as served:
         wait_until(lambda: count(served, "ready") == 2)
-        first, second = worker_pids(served)
+        first, second = children(served)
         os.kill(second, signal.SIGSTOP)
         callers = [served.connect() for _ in range(12)]
 
@@ -440,12 +435,6 @@ def test_signals_that_come_again_and_again_change_no_exit_code(workers: str) -> 
             time.sleep(0.002)
         assert served.end() == 0
         assert served.sentences() == []
-
-
-def worker_pids(served: Served) -> list[int]:
-    pid = served.process.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    return [int(child) for child in children.split()]
 
 
 def connections(pid: int) -> int:

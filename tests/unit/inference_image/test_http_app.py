@@ -37,6 +37,7 @@ from tests.service_harness import (
     b64,
     drawn_jpeg,
     encoded,
+    pending,
     running,
     wait_until,
 )
@@ -87,12 +88,6 @@ def service(
 
 def send(transport: InProcess) -> Any:
     return transport.request("POST", "/invocations", drawn_jpeg(), {"Content-Type": "image/jpeg"})
-
-
-def pending(transport: InProcess) -> int:
-    """Requests that arrive, wait or are computed."""
-    numbers = transport.request("GET", "/metrics").body.decode()
-    return int(numbers.partition("\ndr_pending_requests ")[2].split()[0])
 
 
 def test_until_the_warm_up_everything_is_503_and_ping_answers_at_once() -> None:
