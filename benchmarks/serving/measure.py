@@ -29,6 +29,7 @@ from benchmarks.serving.contenders import (
 )
 from benchmarks.serving.inputs import NETWORKS, PHOTOGRAPHS, REPOSITORY, Model, Photograph
 from benchmarks.serving.load import LoadError, closed_loop
+from benchmarks.serving.peak import measure_peak
 
 CONTENDERS = (*SERVERS, CEILING)
 # What is started several times, from nothing to its first answer.
@@ -105,6 +106,7 @@ def measure(
             for name in plan.photographs
         },
         "load_average": [],
+        "peak": [],
         "samples": [],
         "starts": [],
         "breakdown": {},
@@ -114,6 +116,10 @@ def measure(
     order = random.Random(_SEED)  # noqa: S311 - an order, not a secret
     for number in range(plan.rounds):
         document["load_average"].append(round(os.getloadavg()[0], 2))
+        say(f"round {number + 1} of {plan.rounds}: what the processor can do")
+        peak = measure_peak(plan.workers)
+        if peak is not None:
+            document["peak"].append(peak)
         for network in plan.networks:
             contenders = list(plan.contenders)
             order.shuffle(contenders)

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.serving.inputs import REPOSITORY
 from benchmarks.serving.measure import FEWEST, MOST_FACTOR
+from benchmarks.serving.peak import vgg19_products
 
 DOCUMENT = REPOSITORY / "docs" / "benchmarks" / "serving.json"
 IMAGE_DOCUMENT = REPOSITORY / "docs" / "benchmarks" / "image.json"
@@ -259,6 +260,9 @@ def markdown(document: Document) -> str:
         "### Start and memory\n\n" + _starts(document),
         "### Where each millisecond goes\n\n" + _breakdown(document),
     ]
+    processor = _processor(document)
+    if processor:
+        parts.append("### What the processor allows\n\n" + processor)
     if document["failures"]:
         parts.append("### Failed\n\n" + _failures(document))
     return "\n\n".join(parts)
@@ -445,6 +449,50 @@ def _allowed(document: Document, columns: Iterable[tuple[str, str]]) -> str:
         "bounds the share of it that the service can reach. What is below zero says that the "
         "stages, called by themselves, took longer than within the service, by more than all the "
         "rest costs: a share above 1 means no more than that.\n\n" + _table(header, rows)
+    )
+
+
+def _processor(document: Document) -> str | None:
+    """How near to the processor's own limit VGG19 is, nearly all of which is products."""
+    photograph, clients = "224px", max(document["plan"]["clients"])
+    spent = {
+        contender: _median(
+            _values(document, "vgg19", photograph, clients, contender, "cpu_ms").values()
+        )
+        for contender in ("service", "baseline")
+    }
+    baseline = rate(document, "vgg19", photograph, clients, "baseline")
+    peaks = document.get("peak")
+    if not peaks or baseline is None or spent["service"] is None or spent["baseline"] is None:
+        return None
+    peak = {kind: statistics.median(one[kind] for one in peaks) for kind in ("int8", "float32")}
+    products = vgg19_products(document["photographs"][photograph]["width_px"]) / 1e9
+    rows = []
+    for contender, kind in (("service", "int8"), ("baseline", "float32")):
+        reached = products / spent[contender] * 1000
+        rows.append(
+            (
+                f"{contender}, {kind}",
+                _figure(peak[kind]),
+                _figure(products / peak[kind] * 1000),
+                _figure(spent[contender]),
+                _figure(reached / peak[kind]),
+            )
+        )
+    header = (
+        "VGG19, 224 px", "peak, 10⁹ products/s of a core", "its CPU ms at the peak",
+        "CPU ms of a request", "share of the peak",
+    )  # fmt: skip
+    most = document["plan"]["workers"] * peak["int8"] / products
+    return (
+        f"VGG19 has {_figure(products)}·10⁹ products (a multiplication with an addition). The peak "
+        "is the processor's own instruction for them on registers alone, on all cores at once "
+        f"(`python -m benchmarks.serving.peak`; median of {len(peaks)} measurements, one a round): "
+        f"{_figure(peak['int8'] / peak['float32'])} times as many in int8 as in float32. At that "
+        f"peak, with nothing else to do, {document['plan']['workers']} cores would give "
+        f"{_figure(most)} answers a second, {_figure(most / baseline)} times the baseline's "
+        f"{_figure(baseline)}: no program that computes VGG19 in int8 can have more.\n\n"
+        + _table(header, rows)
     )
 
 

@@ -42,6 +42,7 @@ def test_a_short_run_measures_the_service_and_its_ceiling(repository: Path, tmp_
         # The stages together are a prediction: nothing is left out, nothing counted twice.
         assert 0.5 < sum(stages[part] for part in parts) / stages["predict"] < 1.5
     assert document["failures"] == []
+    assert all(peak["int8"] > peak["float32"] > 0 for peak in document["peak"])
     assert "Where each millisecond goes" in run.stdout
 
 

@@ -1,13 +1,15 @@
 """Figures of the serving benchmark, derived from samples, and the page that shows them."""
 
 import json
+import platform
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.serving import report
+from benchmarks.serving import peak, report
+from benchmarks.serving.peak import vgg19_products
 
 CONTENDERS = {"service": 300.0, "baseline": 15.0, "litserve": 250.0, "bentoml": 275.0}
 
@@ -213,3 +215,49 @@ def test_the_servers_differ_in_nothing_but_themselves(repository: Path) -> None:
     image = pins("inference_image/requirements-litert.txt")
     for name in ("ai-edge-litert", "httptools", "numpy", "pillow", "starlette", "uvicorn"):
         assert bench[name] == image[name], name
+
+
+def test_the_page_says_what_the_processor_allows() -> None:
+    measured = document()
+    assert "What the processor allows" not in report.markdown(measured)
+    measured["peak"] = [{"int8": int8, "float32": int8 / 4} for int8 in (100.0, 195.084288, 400.0)]
+    for sample in measured["samples"]:
+        sample["network"] = "vgg19"
+        sample["cpu_ms"] = {"service": 125.0, "baseline": 800.0}.get(sample["contender"], 1.0)
+    text = report.markdown(measured)
+    # 19.5 thousand million products at 195 thousand million a second are 100 ms.
+    assert "| service, int8 | 195 | 100 | 125 | 0.80 |" in text
+    assert "| baseline, float32 | 48.8 | 400 | 800 | 0.50 |" in text
+    # Two cores: 20 a second, beside a median of 7.5.
+    assert "2 cores would give 20.0 answers a second, 2.67 times the baseline's 7.50" in text
+
+
+def test_vgg19_has_the_products_that_its_convolutions_have() -> None:
+    # Counted by hand for 32 x 32 pixels: each block has a quarter of the pixels of the one before.
+    blocks = [3 * 64 + 64 * 64, 64 * 128 + 128 * 128, 128 * 256 + 3 * 256 * 256]
+    blocks += [256 * 512 + 3 * 512 * 512, 4 * 512 * 512]
+    assert vgg19_products(32) == sum(
+        9 * weights * 32**2 // 4**number for number, weights in enumerate(blocks)
+    )
+    assert vgg19_products(224) == 19_508_428_800
+
+
+def test_the_peak_is_more_than_python_can_do_and_int8_more_than_float32() -> None:
+    found = peak.measure_peak(1, repeats=1, seconds=0.02)
+    able = {"avx512f", "avx512_vnni"} <= peak._flags() and peak._compilers()
+    if able and platform.machine() == "x86_64":
+        assert found is not None
+        assert found["int8"] > 1.5 * found["float32"] > 1.5
+    else:
+        assert found is None
+
+
+def test_a_processor_without_the_instructions_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "_flags", lambda: frozenset({"avx2"}))
+    assert peak.measure_peak(1) is None
+
+
+def test_without_a_compiler_there_is_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "_flags", lambda: peak._NEEDS)
+    monkeypatch.setattr(peak, "_compilers", lambda: [["false"]])
+    assert peak.measure_peak(1) is None
