@@ -32,6 +32,7 @@ from dr_experiments.recommend import (
     platform_notice,
     recommend,
     row_source,
+    without_data,
 )
 from dr_experiments.records import read_jsonl
 from dr_experiments.study_tables import markdown_table
@@ -158,7 +159,7 @@ def print_recommendation(
         raise CommandError(words + _price_hint(words, region))
     typer.echo(f"\n{words}")
     if not data:
-        typer.echo(_WITHOUT_DATA)
+        typer.echo(without_data(ranking))
     row = ranking.choice.measured.row
     if row is not None:
         typer.echo(f"\nrow     {row_source(row)}\ndeploy  {deploy_command(row)}")

@@ -233,6 +233,13 @@ def _crossing(first: Callable[[int], Decimal], second: Callable[[int], Decimal])
     return None
 
 
+def data_gb(setup: Setup, traffic: Traffic) -> Decimal:
+    """GB that a month is charged for, in and out; Lambda and batch transform charge for none."""
+    if setup.mode in (MODE_LAMBDA, MODE_BATCH):
+        return Decimal(0)
+    return traffic.requests * Decimal(str(traffic.bytes_in + traffic.bytes_out)) / BYTES_PER_GB
+
+
 _Usd = Callable[..., Decimal]
 _Parts = tuple[dict[str, Decimal], tuple[str, ...]]
 

@@ -20,6 +20,7 @@ from dr_experiments.deployment_cost import (
     FixedPart,
     Traffic,
     break_even,
+    data_gb,
     monthly_bill,
 )
 from dr_experiments.measured import Measured
@@ -91,6 +92,14 @@ class Month:
             prices=self.prices,
             fixed=self.fixed,
         )
+
+    def data_gb(self, one: Measured, requests: int) -> Decimal:
+        """GB of data in and out that a month of `one` is charged for, counted or left out."""
+        if one.setup is None:
+            return Decimal(0)
+        asked = requests + (self.fixed.probes if self.fixed else 0)
+        traffic = Traffic(requests=asked, bytes_in=one.bytes_in, bytes_out=one.bytes_out)
+        return data_gb(one.setup, traffic)
 
     def crossings(self, found: Sequence[Measured]) -> list[Crossing]:
         """Break-even of every two modes of one platform, by the time in the container.

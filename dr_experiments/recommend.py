@@ -67,11 +67,15 @@ class Quality:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """A configuration with its costs (USD per month) and the reasons against it."""
+    """A configuration with its costs (USD per month) and the reasons against it.
+
+    `data_gb` is what it is charged for in a month, in and out, whether that is in `usd` or not.
+    """
 
     measured: Measured
     usd: Decimal | None
     usd_round_trip: Decimal | None
+    data_gb: Decimal
     quality: Quality | None
     against: tuple[str, ...]
     on_front: bool = False
@@ -118,15 +122,15 @@ def recommend(
 def explain(ranking: Ranking, *, wish: Wish) -> str:
     """The choice in words, with what the next ones would cost or bring."""
     choice = ranking.choice
-    if choice is None or choice.usd is None:
+    if choice is None or choice.usd is None or choice.usd_round_trip is None:
         return f"None of the measured configurations is suitable. {_reasons(ranking.others)}."
     one = choice.measured
     many = len(ranking.suitable)
     text = []
     text.append(
         f"{one.name} is the cheapest of {many} suitable configuration{'s' if many != 1 else ''}: "
-        f"about {choice.usd:.2f} USD a month for {wish.requests_per_month:,} requests in "
-        f"{wish.region} (time in the container; {choice.usd_round_trip:.2f} USD by the client's "
+        f"about {_usd(choice.usd)} a month for {wish.requests_per_month:,} requests in "
+        f"{wish.region} (time in the container; {_usd(choice.usd_round_trip)} by the client's "
         f"round trip), with a p99 of {one.p99.value * 1000:,.0f} ms "
         f"(n = {one.p99.n[0]} warm requests)."
     )
@@ -141,15 +145,14 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
             f"bound {choice.quality.low:.3f}; data: {choice.quality.data})."
         )
     faster = [
-        option
+        (option.usd, option.measured)
         for option in ranking.suitable[1:]
         if option.on_front and option.measured.p99.value < one.p99.value and option.usd is not None
     ]
     if faster:
-        best = min(faster, key=lambda option: option.usd or Decimal(0))
+        usd, best = min(faster, key=lambda found: found[0])
         text.append(
-            f"Faster: {best.measured.name}, {best.measured.p99.value * 1000:,.0f} ms for "
-            f"{best.usd:.2f} USD a month."
+            f"Faster: {best.name}, {best.p99.value * 1000:,.0f} ms for {_usd(usd)} a month."
         )
     notice = platform_notice([option.measured for option in (*ranking.suitable, *ranking.others)])
     if notice:
@@ -160,6 +163,36 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
             "requests does not show."
         )
     return " ".join(text)
+
+
+def without_data(ranking: Ranking) -> str:
+    """What it means for the choice that the charge for data was left out of all costs."""
+    text = "The charge for data in and out is not counted (--without-data)."
+    choice = ranking.choice
+    if choice is None or choice.usd is None:
+        return text
+    if not choice.data_gb:
+        return f"{text} The choice is not charged for any, so that it holds whatever a GB costs."
+    # From which price of a GB each of those that move less is the cheaper one.
+    limits = [
+        ((other.usd - choice.usd) / (choice.data_gb - other.data_gb), other.measured.name)
+        for other in ranking.suitable[1:]
+        if other.usd is not None and other.data_gb < choice.data_gb
+    ]
+    moves = f"{text} {choice.measured.name} moves {choice.data_gb:,.3g} GB a month"
+    if not limits:
+        return (
+            f"{moves}, and no suitable configuration moves less, so that it is the cheapest "
+            "whatever a GB costs."
+        )
+    limit, name = min(limits)
+    return f"{moves}; it is the cheapest while a GB costs less than {_usd(limit)}, then {name}."
+
+
+def _usd(amount: Decimal) -> str:
+    """Cents, or two digits that mean something where it is less than a dollar."""
+    places = 2 if amount >= 1 or not amount else 1 - amount.adjusted()
+    return f"{amount:,.{places}f} USD"
 
 
 def _reasons(others: Sequence[Option]) -> str:
@@ -184,7 +217,8 @@ def platform_notice(found: Sequence[Measured]) -> str | None:
     for platform, sentence in _ELSEWHERE.items():
         names = [one.name for one in found if one.platform == platform]
         if names:
-            text.append(f"{', '.join(names)}: {sentence}.")
+            who = f"All {len(names)}" if 1 < len(names) == len(found) else ", ".join(names)
+            text.append(f"{who}: {sentence}.")
     if len(platforms) > 1:
         text.append("Times of two platforms are not comparable; rank one at a time.")
     return " ".join(text)
@@ -241,6 +275,7 @@ def _option(
         measured=one,
         usd=usd,
         usd_round_trip=usd_round_trip,
+        data_gb=month.data_gb(one, wish.requests_per_month),
         quality=quality,
         against=tuple(against),
     )

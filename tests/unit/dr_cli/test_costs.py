@@ -1,6 +1,7 @@
 """`dr bench cost` and `dr bench recommend` over recorded runs."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from dr_cli.costs import _price_hint, print_costs, print_recommendation, read_ru
 from dr_cli.errors import CommandError
 from dr_experiments.deployment_cost import FixedPart, Setup
 from dr_experiments.measured import measured, row_of
+from dr_experiments.months import Month
+from dr_experiments.pricing import PriceTable
 from dr_experiments.records import RequestRecord
 from tests.unit.dr_experiments.record_fakes import answered
 
@@ -191,8 +194,47 @@ def test_a_region_without_a_price_for_data_is_ranked_without_it_only_when_asked(
     recommend(run, region="sa-east-1", data=False)
     text = capsys.readouterr().out
     # 20,000 x 0.1002 s x 0.00004 USD, time in the container
-    assert f"{SERVERLESS} is the cheapest of 3 suitable configurations: about 0.08 USD" in text
+    assert f"{SERVERLESS} is the cheapest of 3 suitable configurations: about 0.080 USD" in text
     assert "The charge for data in and out is not counted (--without-data)." in text
+    # (66,147 + 700) x 20,000 bytes; both SageMaker rows and the instance move as much.
+    assert f"{SERVERLESS} moves 1.25 GB a month, and no suitable configuration moves less" in text
+    assert "the cheapest whatever a GB costs" in text
+
+
+def test_what_a_gb_may_cost_until_the_choice_is_another_is_said(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    path = run / "requests.jsonl"
+    path.write_text("\n".join(lines(SERVERLESS, 0.1) + lines(LAMBDA, 4.0)))
+    recommend(run, region="us-east-1", data=False, p99="9s")
+    text = capsys.readouterr().out
+    found = re.search(r"while a GB costs less than ([\d.]+) USD, then (\S+)\.\n", text)
+    assert found is not None, text
+    assert found[2] == LAMBDA
+    # At that very price of a GB both cost the same, by bills that count the data.
+    serverless, function = read_runs([run])
+    known = PriceTable.load()
+    usd = {
+        one.name: Month(region="us-east-1", prices=known, data=data).bill(one, 20_000).usd
+        for one, data in ((serverless, False), (function, True))
+    }
+    counted = Month(region="us-east-1", prices=known).bill(serverless, 20_000).usd
+    gb = (counted - usd[SERVERLESS]) / known.find("data-in", region="us-east-1").usd
+    assert float(found[1]) == pytest.approx(float((usd[LAMBDA] - usd[SERVERLESS]) / gb), abs=0.0051)
+    assert "1.25 GB" in text
+
+
+def test_a_choice_that_is_charged_for_no_data_holds_whatever_it_costs(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    (run / "requests.jsonl").write_text("\n".join(lines(REALTIME, 0.1) + lines(LAMBDA, 0.5)))
+    recommend(run, region="us-east-1", data=False)
+    assert (
+        "The choice is not charged for any, so that it holds whatever a GB costs."
+        in capsys.readouterr().out
+    )
 
 
 def test_without_the_models_card_its_quality_is_not_known(
