@@ -14,11 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from inference_image.container import ContainerStart
 from inference_image.log import JsonLog
 from inference_image.metrics import Metrics
 from inference_image.predictor import Predictor
 from inference_image.problems import problem
-from inference_image.service import ContainerStart, Service, load_predictor
+from inference_image.service import Service, load_predictor
 from inference_image.settings import Settings
 
 
@@ -73,6 +74,7 @@ class Application:
 
     def __init__(self, service: "Service", *, listen_while_loading: bool = True) -> None:
         self._service = service
+        self.admission = service.admission
         self._listen_while_loading = listen_while_loading
         self._documented: ASGIApp | None = None
 
@@ -82,25 +84,6 @@ class Application:
             await self._live(receive, send)
         elif scope["type"] == "http":
             await self._answer(scope, receive, send)
-
-    def turn_away(
-        self, data: bytes, headers: Iterable[tuple[bytes, bytes]]
-    ) -> tuple[bytes, int, bool] | None:
-        """A 429 for a request that is not parsed yet, where the queue is full.
-
-        Args:
-            data: the first bytes of the request.
-            headers: what the server adds to each answer.
-
-        Returns:
-            The answer, how many bytes of the request's body are still to come, and whether the
-            connection ends then; None where the request is to be parsed and answered.
-        """
-        return self._service.turn_away(data, headers)
-
-    def arrives(self) -> None:
-        """A `POST /invocations` begins whose body is still to come."""
-        self._service.arrives()
 
     def invoke_at_once(
         self,
@@ -120,14 +103,6 @@ class Application:
     def is_busy(self) -> bool:
         """Whether so many predictions wait that the event loop works now and then only."""
         return self._service.turns.is_busy
-
-    def is_full(self) -> bool:
-        """Whether a request that comes now would be turned away."""
-        return self._service.is_full()
-
-    def is_overloaded(self) -> bool:
-        """Whether requests are turned away, now or within the last second."""
-        return self._service.is_overloaded()
 
     def end_waiting(self) -> None:
         """Answer 503 to what is not computed yet: the time to stop is nearly over."""
@@ -156,7 +131,7 @@ class Application:
         await receive()
         await loading
         service.executor.shutdown(wait=True)
-        service.note_turned_away()
+        service.admission.note_turned_away()
         await send({"type": "lifespan.shutdown.complete"})
 
     def _documents(self) -> ASGIApp:

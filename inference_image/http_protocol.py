@@ -279,7 +279,7 @@ class Protocol(HttpToolsProtocol):
         if cycle.more_body or self.flow.write_paused:
             if self.is_to_move():
                 cycle.keep_alive = False
-            self.config.app.arrives()  # type: ignore[union-attr]
+            self.config.app.admission.arrives()  # type: ignore[union-attr]
             super()._start_asgi_task(cycle, app)
             return
         body, cycle.body = bytes(cycle.body), bytearray()
@@ -371,7 +371,7 @@ class Protocol(HttpToolsProtocol):
         if self._begun or answering or self.flow.write_paused:
             return False
         headers = self.server_state.default_headers
-        refused = self.config.app.turn_away(data, headers)  # type: ignore[union-attr]
+        refused = self.config.app.admission.turn_away(data, headers)  # type: ignore[union-attr]
         if refused is None:
             return False
         answer, self._skipped_left, self._closes = refused

@@ -38,7 +38,7 @@ from inference_image.lambda_events import LambdaRequest, read_event
 from inference_image.log import JsonLog
 from inference_image.model_source import find_model
 from inference_image.model_spec import ModelPackageError
-from inference_image.serve import process_start_s, resident_mib
+from inference_image.own_process import process_start_s, resident_mib
 from inference_image.settings import Settings
 from inference_image.sizing import available_cpus
 
@@ -90,8 +90,8 @@ class LambdaHandler:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from mangum import Mangum
 
+        from inference_image.container import ContainerStart, ProcessCounter
         from inference_image.http_app import create_app
-        from inference_image.service import ContainerStart, ProcessCounter
 
         imports_ms = _ms_since(began)
         environment = os.environ if environment is None else environment

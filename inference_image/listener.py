@@ -151,7 +151,7 @@ def listen(settings: Settings) -> Listener:
 
 def acceptable(app: "Application", metrics: Metrics, slot: int, waiting: int | None) -> int:
     """How many connections a worker may accept in this turn, of so many callers who wait."""
-    if app.is_full():
+    if app.admission.is_full():
         # It takes them to refuse them, and many at once cost less.
         return _BUSY_AT_ONCE
     if metrics.workers == 1:

@@ -12,18 +12,19 @@ import asyncio
 import contextlib
 import json
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from inference_image.admission import Admission
 from inference_image.alone import Alone
 from inference_image.answers import Answers, Container, csv_text, empty_row, json_text, log_fields
 from inference_image.computation import Work, answers_to, photographs_of
+from inference_image.container import ContainerStart, boot_clock_s
 from inference_image.contract import (
     ENV_OPERATING_POINT,
     EXECUTION_PARAMETERS_PATH,
@@ -57,7 +58,6 @@ from inference_image.metrics import (
     embedded_refusals,
 )
 from inference_image.model_spec import ModelPackageError
-from inference_image.overload import queue_full_detail, read_head, refusal
 from inference_image.predictor import (
     EngineError,
     OperatingPointError,
@@ -86,8 +86,6 @@ _BODY_WITHIN_S: Final = 20.0
 _MOST_BYTES_HELD: Final = 256 * 1024 * 1024
 # A worker without work for so long gives spare memory back, once for each stretch of work.
 _IDLE_FOR_S: Final = 2.0
-# Requests that are turned away unread share a line in the log for so long.
-_SUMMED_FOR_S: Final = 1.0
 # Refusals that say something about the image; the others are about the service's load. Under
 # Batch Transform a refused image is a 200.
 _ABOUT_THE_IMAGE: Final = frozenset({200, 400, 413, 415, 422})
@@ -97,45 +95,6 @@ _ERROR_OF_ONE: Final = "refused 500"
 # The platform's bound on the product of both (CreateTransformJob, read 2026-11-28).
 _MOST_TRANSFORM_MIB: Final = 100
 _MIB: Final = 1024 * 1024
-
-
-class Counter(Protocol):
-    """Counts predictions of the whole container, over all of its workers."""
-
-    def next(self) -> int:
-        """Add one; the number before."""
-        ...
-
-
-class ProcessCounter:
-    """A counter for a container of one process."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def next(self) -> int:
-        """Add one; the number before."""
-        self._count += 1
-        return self._count - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContainerStart:
-    """Identity of this container: `start_id`, and when its first process began (boot clock)."""
-
-    start_id: str
-    started_s: float
-    counter: Counter
-
-    @classmethod
-    def now(cls) -> "ContainerStart":
-        """A container that starts at this moment, for tests and embedding."""
-        return cls(start_id=uuid.uuid4().hex, started_s=boot_clock_s(), counter=ProcessCounter())
-
-
-def boot_clock_s() -> float:
-    """Seconds since boot: the clock in which the kernel notes when a process started."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass
@@ -196,18 +155,22 @@ class Service:
         self._ready = _Readiness()
         self._container = Container(start.start_id, start.counter.next)
         self._deadlines = Deadlines()
-        # Let in during this turn of the event loop; not yet pending.
-        self._arriving = 0
-        self._turned_away = 0
         self.turns = Turns()
         self._tidying: asyncio.TimerHandle | None = None
-        self._typical_s = 0.05
         # Base64 needs 4 bytes for 3, and JSON some around it.
         self._body_limit = settings.max_image_bytes * 4 // 3 + 65_536
         self.queue = Queue(
             most_bytes=max(_MOST_BYTES_HELD, self._body_limit),
             recorder=self.recorder,
             on_leaving=self.tidy_when_idle,
+        )
+        self.admission = Admission(
+            queue=self.queue,
+            turns=self.turns,
+            recorder=self.recorder,
+            settings=settings,
+            most_body_bytes=self._body_limit,
+            note=self._note_turned_away,
         )
         self.routes: dict[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
             ("GET", PING_PATH): self.ping,
@@ -246,6 +209,7 @@ class Service:
             predictor=predictor,
             alone=Alone(predictor, settings=self._settings, metrics=self._metrics, log=self.log),
         )
+        self.admission.is_open = True
         self._container.started_to_ready_ms = phases["started_to_ready_ms"]
         self.log.info("model", model=predictor.spec.id, model_sha256=predictor.spec.sha256)
         if not predictor.described:
@@ -339,7 +303,7 @@ class Service:
             else:
                 _read_options(call)
                 place = Place(self.queue)
-                refused = self._room_for(place, len(body))
+                refused = self.admission.room_for(place, len(body))
                 if refused is None:
                     job = self._submit(call, predictor, place, body, end)
                     closing.add(call.leave)
@@ -493,8 +457,7 @@ class Service:
             answers = answers_to(photographs, work, self._settings)
         finally:
             self.turns.predicting = False
-        # Follows the load slowly; only the waiting time that a 429 names depends on it.
-        self._typical_s += 0.1 * (time.perf_counter() - begun - self._typical_s)
+        self.admission.took(time.perf_counter() - begun)
         return answers
 
     def _result(self, call: Invocation, job: _Job) -> Response:
@@ -517,58 +480,6 @@ class Service:
             return Response(content=csv_text(answers, spec, self._container), media_type=MEDIA_CSV)
         text = json_text(answers, spec, self._container, began=call.began_s)
         return Response(content=text, media_type=MEDIA_JSON)
-
-    def _queue_full(self) -> Response:
-        return problem(
-            429, queue_full_detail(self.queue.pending - 1), retry_after_s=self._retry_after_s()
-        )
-
-    def _retry_after_s(self) -> float:
-        return max(0.1, self.queue.pending * self._typical_s)
-
-    def is_full(self) -> bool:
-        """Whether a request that comes now would be turned away."""
-        waiting = self.queue.pending + self._arriving
-        return waiting > self._settings.queue_limit and self._ready.predictor is not None
-
-    def is_overloaded(self) -> bool:
-        """Whether requests are turned away, now or within the last second."""
-        return self._turned_away > 0 or self.is_full()
-
-    def arrives(self) -> None:
-        """Count a request that will take its place in the event loop's next turn.
-
-        Of many that come in one turn, no more than there is room for are to be parsed.
-        """
-        if not self._arriving:
-            # Before the tasks of these requests, which are about to be made.
-            asyncio.get_running_loop().call_soon(self._forget_arrivals)
-        self._arriving += 1
-
-    def _forget_arrivals(self) -> None:
-        self._arriving = 0
-
-    def turn_away(
-        self, data: bytes, headers: Iterable[tuple[bytes, bytes]]
-    ) -> tuple[bytes, int, bool] | None:
-        """See `Application.turn_away`."""
-        if not self.is_full():
-            return None
-        head = read_head(data, most_bytes=self._body_limit)
-        if head is None:
-            return None
-        answer = refusal(
-            head,
-            retry_after_s=self._retry_after_s(),
-            waiting=self.queue.pending - 1,
-            headers=headers,
-        )
-        self.recorder.request(status=429, seconds=0.0)
-        if not self._turned_away:
-            asyncio.get_running_loop().call_later(_SUMMED_FOR_S, self.note_turned_away)
-        self._turned_away += 1
-        self.turns.refused()
-        return answer, head.body_left, head.closes
 
     def end_waiting(self) -> None:
         """Answer 503 to what is not computed yet, and to all that is still to come."""
@@ -597,11 +508,10 @@ class Service:
             with contextlib.suppress(RuntimeError):
                 self.executor.submit(alone.widen)
 
-    def note_turned_away(self) -> None:
+    def _note_turned_away(self, count: int) -> None:
         """One line in the log about all that were turned away since the last one."""
-        count, self._turned_away = self._turned_away, 0
         predictor = self._ready.predictor
-        if not count or predictor is None:
+        if predictor is None:
             return
         fields = {"count": count, "model": predictor.spec.id}
         if self._embeds:
@@ -625,7 +535,7 @@ class Service:
         """The whole body; or the refusal where there is no room for it or it comes too slowly."""
         declared = call.header.content_length
         # The server drops what is not read, so the sender sees the answer.
-        refused = self._room_for(place, int(declared[:20]) if declared.isdecimal() else 0)
+        refused = self.admission.room_for(place, int(declared[:20]) if declared.isdecimal() else 0)
         if refused is not None:
             return refused
         limit = self._body_limit
@@ -642,7 +552,7 @@ class Service:
                     elif place.hold(size):
                         chunks.append(chunk)
                     else:
-                        return self._queue_full()
+                        return self.admission.queue_full()
         except TimeoutError:
             return problem(
                 400,
@@ -650,27 +560,8 @@ class Service:
                 headers={"Connection": "close"},
             )
         if size > limit:
-            raise self._too_large()
+            raise self.admission.too_large()
         return b"".join(chunks)
-
-    def _room_for(self, place: Place, size: int) -> Response | None:
-        """Hold so many bytes of a body; the refusal where there is no room for them.
-
-        Raises:
-            RefusedRequestError: 413, where no body may have so many.
-        """
-        if self.queue.pending > self._settings.queue_limit + 1:
-            return self._queue_full()
-        if size > self._body_limit:
-            raise self._too_large()
-        return None if place.hold(size) else self._queue_full()
-
-    def _too_large(self) -> RefusedRequestError:
-        return RefusedRequestError(
-            413,
-            f"The body is larger than {self._body_limit} bytes; an image may have "
-            f"{self._settings.max_image_bytes}.",
-        )
 
 
 def _read_options(call: Invocation) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.faults.service import cpu_s
-from inference_image import serve
+from inference_image import stopping
 from tests.service_harness import (
     TINY_MODEL,
     Served,
@@ -211,7 +211,7 @@ def test_without_a_folder_for_its_files_it_says_so(tmp_path: Path) -> None:
     (tmp_path / ("long" * 25)).mkdir()
     for folder, fragment in (("a $place", "set TMPDIR"), ("long" * 25, "set TMPDIR")):
         with full(TMPDIR=str(tmp_path / folder)) as served:
-            assert served.end() == serve.EXIT_SETTINGS
+            assert served.end() == stopping.EXIT_SETTINGS
             (sentence,) = served.sentences()
         assert fragment in sentence
         assert list((tmp_path / folder).iterdir()) == []
@@ -282,7 +282,7 @@ def test_the_end_of_a_child_ends_the_container(which: int) -> None:
         everything = descendants(served.process.pid)
         assert len(everything) >= 5
         os.kill(masters(served)[which], signal.SIGKILL)
-        assert served.end() == serve.EXIT_WORKERS
+        assert served.end() == stopping.EXIT_WORKERS
         wait_until(lambda: not any(alive(pid) for pid in everything), within_s=20)
         (sentence,) = served.sentences()
     assert sentence.startswith(f"serve: {('nginx', 'gunicorn')[which]} has ended with exit code -9")
@@ -378,7 +378,7 @@ def test_a_model_that_cannot_be_served_ends_everything(tmp_path: Path) -> None:
         while served.process.poll() is None:
             with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
                 statuses[served.request("GET", "/ping").status] += 1
-        assert served.end() == serve.EXIT_MODEL
+        assert served.end() == stopping.EXIT_MODEL
         (sentence,) = served.sentences()
     assert "the package is damaged" in sentence
     assert statuses[200] == 0

@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 
-from inference_image import serve
+from inference_image import stopping
 from inference_image.listener import listen
+from inference_image.settings import Settings
 from tests.service_harness import (
     REPOSITORY,
     TINY_MODEL,
@@ -118,7 +119,7 @@ def test_sigterm_lets_the_request_in_flight_finish(workers: str) -> None:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_request_on_an_idle_connection_is_answered_while_it_stops(workers: str) -> None:
     environment = {"MODEL_SERVER_WORKERS": workers, "DR_SERVING_MODE": "realtime"}
-    patient = Served(TINY_MODEL, environment=environment, spans={"serve._IDLE_WITHIN_S": 600})
+    patient = Served(TINY_MODEL, environment=environment, spans={"worker._IDLE_WITHIN_S": 600})
     with running(patient) as served:
         wait_until(lambda: count(served, "ready") == int(workers))
         connection = served.connect()
@@ -186,9 +187,9 @@ def test_what_cannot_be_computed_before_the_end_is_told_to_come_back(layout: str
 
     # Some seconds of work, of which there is time for half of one.
     spans = {
-        "serve._DRAIN_S": 6,
-        "serve._LAST_ANSWERS_S": 5.5,
-        "serve._HEARTBEAT_S": 0.1,
+        "worker._DRAIN_S": 6,
+        "worker._LAST_ANSWERS_S": 5.5,
+        "worker._HEARTBEAT_S": 0.1,
         "full_layout._DRAIN_S": 7.0,
         "full_layout._LAST_ANSWERS_S": 6.5,
     }
@@ -219,7 +220,7 @@ def test_what_cannot_be_computed_before_the_end_is_told_to_come_back(layout: str
 
 def test_a_connection_that_stays_idle_does_not_keep_it_from_stopping() -> None:
     # What would be kept from stopping would be kept for ever.
-    with running(Served(TINY_MODEL, spans={"serve._DRAIN_S": 36_000})) as served:
+    with running(Served(TINY_MODEL, spans={"worker._DRAIN_S": 36_000})) as served:
         connection = served.connect()
         connection.request("GET", "/ping")
         assert connection.getresponse().read()
@@ -303,7 +304,7 @@ def test_a_model_that_cannot_be_served_ends_the_process(
         while served.process.poll() is None:
             with contextlib.suppress(OSError, AssertionError):
                 statuses[served.request("GET", "/ping").status] += 1
-        assert served.end() == serve.EXIT_MODEL
+        assert served.end() == stopping.EXIT_MODEL
         sentences = served.sentences()
     assert statuses[200] == 0
     assert len(sentences) == 1
@@ -329,7 +330,7 @@ def test_a_port_in_use_is_one_sentence() -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         code, error = refused({"DR_BIND_HOST": "127.0.0.1", "SAGEMAKER_BIND_TO_PORT": port})
-    assert code == serve.EXIT_SETTINGS
+    assert code == stopping.EXIT_SETTINGS
     assert error.count("\n") == 1
     assert f"127.0.0.1:{port}" in error
     assert "SAGEMAKER_BIND_TO_PORT" in error
@@ -354,7 +355,7 @@ def test_what_cannot_start_is_one_sentence(
     environment: dict[str, str], arguments: tuple[str, ...], fragment: str
 ) -> None:
     code, error = refused(environment, *arguments)
-    assert code == serve.EXIT_SETTINGS
+    assert code == stopping.EXIT_SETTINGS
     assert error.count("\n") == 1
     assert fragment in error
 
@@ -468,7 +469,7 @@ def test_until_a_worker_is_ready_callers_are_told_to_come_back() -> None:
 
 def test_an_operating_point_that_the_package_lacks_is_named_with_its_variable() -> None:
     with Served(TINY_MODEL, environment={"DR_OPERATING_POINT": "best"}) as served:
-        assert served.end() == serve.EXIT_MODEL
+        assert served.end() == stopping.EXIT_MODEL
         (sentence,) = served.sentences()
     assert "DR_OPERATING_POINT" in sentence
     assert "high_sensitivity" in sentence
@@ -489,7 +490,7 @@ def stopped(pids: list[int]) -> Iterator[None]:
 
 
 def test_a_worker_that_starts_does_not_shorten_the_queue_of_the_others() -> None:
-    settings = serve.Settings.from_environment(
+    settings = Settings.from_environment(
         {"DR_BIND_HOST": "127.0.0.1", "SAGEMAKER_BIND_TO_PORT": "0", "DR_SERVING_MODE": "realtime"}
     )
     with contextlib.ExitStack() as sockets:
@@ -730,5 +731,5 @@ def test_the_script_on_the_path_serves() -> None:
         timeout=30,
         check=False,
     )
-    assert ended.returncode == serve.EXIT_SETTINGS
+    assert ended.returncode == stopping.EXIT_SETTINGS
     assert "the commands are 'serve' and 'train'" in ended.stderr

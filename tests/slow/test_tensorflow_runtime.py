@@ -405,7 +405,7 @@ def test_many_predictions_keep_their_memory(tmp_path: Path, pixels: Any) -> None
 import os, numpy as np
 from pathlib import Path
 from inference_image.runtimes.tensorflow import TensorFlowRuntime
-from inference_image.serve import resident_mib
+from inference_image.own_process import resident_mib
 runtime = TensorFlowRuntime(Path({str(tmp_path)!r}), threads=2)
 runtime.bind({{"logits": next(iter(runtime.facts.output_shapes))}})
 pixels = np.zeros(({SIZE_PX}, {SIZE_PX}, 3), np.uint8)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from inference_image import full_layout, serve
+from inference_image import full_layout, serve, worker
+from inference_image.board import Board
 from inference_image.contract import LAYOUT_FULL, LAYOUT_LEAN
 from inference_image.settings import Settings
 from inference_image.sizing import fitting_workers
@@ -50,7 +51,7 @@ def test_one_time_limit_drives_all_and_none_is_below_the_platforms(limit_s: str)
 def test_connections_live_longer_the_nearer_they_are_to_the_worker() -> None:
     callers_s, workers_s = seconds(configuration(), "keepalive_timeout")
     # Whoever sends must give up first; 60 s is what the platform's proxy keeps a connection.
-    assert workers_s < serve._KEEP_ALIVE_S
+    assert workers_s < worker._KEEP_ALIVE_S
     assert callers_s > 60
 
 
@@ -162,7 +163,7 @@ class Log:
 
 def test_one_worker_starts_and_the_others_when_its_memory_is_known() -> None:
     log: Any = Log()
-    board = serve.Board(4)
+    board = Board(4)
     chosen = Settings.from_environment(
         {"DR_SERVING_MODE": "realtime"}, cpus=4, memory_bytes=2.5 * GIB
     )
@@ -179,5 +180,5 @@ def test_a_number_of_workers_that_was_set_is_kept() -> None:
     chosen = Settings.from_environment(
         {"DR_SERVING_MODE": "realtime", "MODEL_SERVER_WORKERS": "4"}, cpus=4, memory_bytes=GIB
     )
-    assert serve._planned_workers(chosen, serve.Board(4), log) == 4
+    assert serve._planned_workers(chosen, Board(4), log) == 4
     assert log.lines == []

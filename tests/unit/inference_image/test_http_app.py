@@ -169,13 +169,16 @@ def test_of_many_that_come_in_one_turn_only_those_with_a_place_are_parsed() -> N
     app._service.prepare()
 
     def is_let_in() -> bool:
-        if app.turn_away(plain, []) is not None:
+        if app.admission.turn_away(plain, []) is not None:
             return False
-        app.arrives()
+        app.admission.arrives()
         return True
 
     async def turn() -> list[bool]:
-        found = [app.turn_away(b"GET /ping", []) is None, *(is_let_in() for _ in range(5))]
+        found = [
+            app.admission.turn_away(b"GET /ping", []) is None,
+            *(is_let_in() for _ in range(5)),
+        ]
         await asyncio.sleep(0)
         return found
 

@@ -42,10 +42,8 @@ class _App:
     """An application whose queue is never full, or whose queue always is."""
 
     def __init__(self, *, full: bool = False) -> None:
-        self._full = full
-
-    def turn_away(self, _data: bytes, _headers: object) -> tuple[bytes, int, bool] | None:
-        return (b"HTTP/1.1 429 Full\r\ncontent-length: 0\r\n\r\n", 0, True) if self._full else None
+        refused = b"HTTP/1.1 429 Full\r\ncontent-length: 0\r\n\r\n", 0, True
+        self.admission = SimpleNamespace(turn_away=lambda *_: refused if full else None)
 
     async def __call__(self, scope: object, receive: Any, send: Any) -> None:
         raise AssertionError("no request was made")
@@ -105,9 +103,9 @@ def test_only_what_begins_a_request_is_turned_away(monkeypatch: pytest.MonkeyPat
     request = b"POST /invocations HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
     full = _App(full=True)
     assert asyncio.run(_answer_to(full, [request])).startswith(b"HTTP/1.1 429 ")
-    full.turn_away = lambda data, _: (
+    full.admission.turn_away = lambda data, _: (
         None if data.startswith(b"GET") else (b"HTTP/1.1 429 ", 0, True)
-    )  # type: ignore[method-assign]
+    )
     hidden = [b"GET /ping HTTP/1.1\r\nX-Hidden: ", request[:-4]]
     assert asyncio.run(_answer_to(full, hidden, pause_s=0.05)) == b""
 
@@ -432,7 +430,7 @@ class Clock:
 def test_a_refused_connection_closes_when_it_was_idle_since_its_last_refusal() -> None:
     refusal = b"HTTP/1.1 429 Full\r\ncontent-length: 0\r\n\r\n"
     app = _App(full=True)
-    app.turn_away = lambda _data, _headers: (refusal, 0, False)  # type: ignore[method-assign]
+    app.admission.turn_away = lambda _data, _headers: (refusal, 0, False)
     config = uvicorn.Config(app, lifespan="off", log_config=None, timeout_keep_alive=75)
     config.load()
     clock = Clock()
@@ -477,7 +475,7 @@ def test_who_holds_far_more_than_another_worker_has_one_caller_move_at_a_time(
 def test_a_refusal_may_ask_the_caller_to_connect_anew() -> None:
     app = _App()
     refusal = b"HTTP/1.1 429 Full\r\ncontent-length: 2\r\n\r\n\r\n"
-    app.turn_away = lambda _data, _headers: (refusal, 0, False)  # type: ignore[method-assign]
+    app.admission.turn_away = lambda _data, _headers: (refusal, 0, False)
     request = b"POST /invocations HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
     expected = b"HTTP/1.1 429 Full\r\ncontent-length: 2\r\nconnection: close\r\n\r\n\r\n"
     assert asyncio.run(_answer_to(app, [request], ahead=50)) == expected

@@ -77,8 +77,9 @@ def test_what_is_over_is_over_once() -> None:
 def test_each_ends_when_it_is_due_and_not_when_another_is(order: tuple[float, ...]) -> None:
     async def run() -> None:
         deadlines = Deadlines()
-        calls = {s: an_invocation(s, over, str(s)) for s in (*order, 0.08)}
+        # Before the first of them is made: their time runs from then on.
         began = time.perf_counter()
+        calls = {s: an_invocation(s, over, str(s)) for s in (*order, 0.08)}
         for seconds, call in calls.items():
             call.when_over(
                 lambda s=seconds: over.append((s, time.perf_counter() - began))  # type: ignore[misc]

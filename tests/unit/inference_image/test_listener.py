@@ -132,7 +132,8 @@ def test_a_worker_that_holds_more_leaves_a_caller_to_another_but_not_for_long(
 
 
 def test_what_a_worker_may_accept_follows_its_load_and_what_others_hold() -> None:
-    app = SimpleNamespace(is_full=lambda: full, is_busy=lambda: busy)
+    admission = SimpleNamespace(is_full=lambda: full)
+    app = SimpleNamespace(admission=admission, is_busy=lambda: busy)
     one, two = Metrics(1), Metrics(2)
     full = busy = False
     recorders = [two.recorder(slot) for slot in (0, 1)]

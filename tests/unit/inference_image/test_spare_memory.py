@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from inference_image import spare_memory
-from inference_image.serve import resident_mib
+from inference_image.own_process import resident_mib
 from inference_image.spare_memory import return_spare_memory
 
 

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -374,9 +375,7 @@ class _Asks:
 
     def __init__(self) -> None:
         self.replies: list[Callable[[Any], None]] = []
-
-    def turn_away(self, _data: bytes, _headers: object) -> None:
-        return None
+        self.admission = SimpleNamespace(turn_away=lambda *_: None)
 
     def invoke_at_once(self, _header: Any, _body: bytes, *, closing: Any, reply: Any) -> None:
         self.replies.append(reply)

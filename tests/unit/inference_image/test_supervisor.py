@@ -1,4 +1,4 @@
-"""The parts of `serve` that need no process of their own."""
+"""The supervisor: workers that it starts, and callers while none is ready."""
 
 import io
 import os
@@ -12,10 +12,13 @@ from contextlib import closing, suppress
 
 import pytest
 
-from inference_image import serve
+from inference_image import supervisor
+from inference_image.board import Board
 from inference_image.listener import listen
 from inference_image.log import JsonLog
 from inference_image.settings import Settings
+from inference_image.stopping import EXIT_WORKERS
+from inference_image.supervisor import Supervisor
 from tests.service_harness import TINY_MODEL
 
 
@@ -24,39 +27,16 @@ def settings(port: int = 0) -> Settings:
     return Settings.from_environment(environment, cpus=1)
 
 
-def test_workers_count_together_and_share_readiness() -> None:
-    board = serve.Board(3)
-    counters = [serve.SlotCounter(board, slot) for slot in range(3)]
-    assert [counters[slot].next() for slot in (0, 2, 2, 1, 0)] == [0, 1, 2, 3, 4]
-    assert not board.any_ready()
-    board.set_ready(1, True)
-    assert board.any_ready()
-    board.set_ready(1, False)
-    assert not board.any_ready()
-    # Readiness does not reach into the counts.
-    assert counters[0].next() == 5
-
-
-def test_only_the_first_failure_is_told() -> None:
-    board = serve.Board(2)
-    assert [board.first_failure() for _ in range(3)] == [True, False, False]
-
-
-def test_the_process_started_before_now_and_not_long_ago() -> None:
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    assert 0 <= now - serve.process_start_s() < 3600
-
-
 def test_the_answer_while_loading_is_complete_http() -> None:
-    head, _, body = serve._LOADING.partition(b"\r\n\r\n")
+    head, _, body = supervisor._LOADING.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
     assert f"content-length: {len(body)}".encode() in head
 
 
-def supervisor(listener: socket.socket) -> serve._Supervisor:
-    return serve._Supervisor(
+def supervising(listener: socket.socket) -> Supervisor:
+    return Supervisor(
         listener=listener,
-        board=serve.Board(2),
+        board=Board(2),
         work=lambda _: 0,
         log=JsonLog(level="info", stream=io.StringIO()),
     )
@@ -67,12 +47,12 @@ def test_a_worker_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None
         raise RuntimeError("no room")
 
     with closing(listen(settings())) as listener:
-        failing = supervisor(listener)
+        failing = supervising(listener)
         failing._work = work
         failing._lifeline = os.pipe()
         failing._start(0)
         (pid,) = failing._running
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == serve.EXIT_WORKERS
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == EXIT_WORKERS
         for end in failing._lifeline:
             os.close(end)
     assert capfd.readouterr().err == "serve: a worker has failed (RuntimeError: no room).\n"
@@ -81,9 +61,9 @@ def test_a_worker_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None
 def test_no_worker_starts_once_the_others_have_been_told_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serve.os, "fork", lambda: pytest.fail("a worker was started"))
+    monkeypatch.setattr(supervisor.os, "fork", lambda: pytest.fail("a worker was started"))
     with closing(listen(settings())) as listener:
-        stopping = supervisor(listener)
+        stopping = supervising(listener)
         stopping._stopping = True
         before = signal.pthread_sigmask(signal.SIG_BLOCK, set())
         stopping._start(0)
@@ -104,7 +84,7 @@ def test_a_caller_who_sends_drop_by_drop_is_left_after_a_second() -> None:
         # It ends by itself only when the connection is closed on it.
         trickling = threading.Thread(target=trickle, daemon=True)
         trickling.start()
-        supervisor(listener)._turn_away()
+        supervising(listener)._turn_away()
         trickling.join(timeout=60)
         assert not trickling.is_alive()
 
@@ -116,7 +96,7 @@ def test_at_the_end_whoever_still_waits_is_told() -> None:
         for caller in callers:
             caller.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
             caller.shutdown(socket.SHUT_WR)
-        supervisor(listener).turn_away_the_rest()
+        supervising(listener).turn_away_the_rest()
         for caller in callers:
             with closing(caller):
                 assert caller.recv(1000).startswith(b"HTTP/1.1 503 ")
@@ -125,11 +105,11 @@ def test_at_the_end_whoever_still_waits_is_told() -> None:
 def test_a_new_worker_finds_all_that_it_imports_in_the_process_that_forks_it() -> None:
     """Nothing is left to import, or another worker would not be there at once."""
     code = (
-        "import sys; from inference_image import serve; serve._import_service();"
+        "import sys; from inference_image import supervisor; supervisor._import_service();"
         "before = set(sys.modules);"
         "from inference_image.http_app import create_app;"
         "from inference_image.http_protocol import bounded_protocol;"
-        "from inference_image.service import ContainerStart;"
+        "from inference_image.container import ContainerStart;"
         "from inference_image.settings import Settings;"
         "app = create_app(Settings.from_environment({'DR_MODEL_DIR': sys.argv[1]}));"
         "app._service.prepare(); app._service.executor.shutdown();"

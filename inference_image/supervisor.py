@@ -1,0 +1,259 @@
+"""Starts the workers of a container and keeps them running; answers callers while none is ready.
+
+    >>> Supervisor(listener=listener, board=board, work=work, log=log).run()
+
+Imports only the standard library itself, so that it costs little memory and forks safely.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from types import FrameType
+from typing import Final
+
+from inference_image.board import Board
+from inference_image.contract import MEDIA_PROBLEM, PROBLEM_TITLES
+from inference_image.log import JsonLog
+from inference_image.stopping import (
+    ACCEPT_WITHIN_S,
+    EXIT_MODEL,
+    EXIT_STOPPED,
+    EXIT_WORKERS,
+    end_now,
+    fail,
+)
+
+# SageMaker sends SIGKILL 30 s after SIGTERM; the workers stop a little earlier.
+_KILL_AFTER_S: Final = 28
+_MAX_DEATHS: Final = 5
+_DEATHS_WITHIN_S: Final = 10.0
+_POLL_S: Final = 0.05
+# One caller who is told to come back may take this long, and send this much.
+_TURN_AWAY_S: Final = 1.0
+_TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
+# What a worker imports before it loads its model.
+_SERVICE_MODULES: Final = (
+    "uvicorn",
+    "uvicorn.lifespan.on",
+    "inference_image.http_protocol",
+    "inference_image.http_app",
+    "ai_edge_litert.interpreter",
+)
+
+
+def _loading_answer() -> bytes:
+    """What callers get while no worker is ready, as the workers would say it."""
+    body = json.dumps(
+        {
+            "type": "about:blank",
+            "title": PROBLEM_TITLES[503],
+            "status": 503,
+            "detail": "The model is still loading; try again.",
+            "retry_after_s": 1.0,
+        }
+    )
+    head = (
+        f"HTTP/1.1 503 Service Unavailable\r\ncontent-type: {MEDIA_PROBLEM}\r\n"
+        f"retry-after: 1\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return (head + body).encode("ascii")
+
+
+_LOADING: Final = _loading_answer()
+
+
+class Supervisor:
+    """Keeps the workers running; one thread.
+
+    The first workers are forked before anything heavy is imported, so that the port answers at
+    once. After that the service's modules are imported here as well: a worker that replaces a
+    dead one finds them in memory, and is ready in a fifth of the time.
+    """
+
+    def __init__(
+        self,
+        *,
+        listener: socket.socket,
+        board: Board,
+        work: Callable[[int], int],
+        log: JsonLog,
+        planned: Callable[[], int] | None = None,
+    ) -> None:
+        self._listener = listener
+        self._board = board
+        self._work = work
+        self._planned = planned or (lambda: board.workers)
+        self._started = 0
+        self._log = log
+        self._running: dict[int, int] = {}  # pid -> slot
+        self._deaths: list[float] = []
+        self._stopping = False
+        self._stopped_s = 0.0
+        self._imported = False
+
+    def run(self) -> int:
+        """Returns when every worker has ended."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGALRM, self._on_overdue)
+        # A worker that has just become ready may take the connection first.
+        self._listener.setblocking(False)
+        # The read end tells a worker that this process is gone, however it went.
+        self._lifeline = os.pipe()
+        self._start_planned()
+        code = EXIT_STOPPED
+        while self._running:
+            pid, status = self._wait()
+            slot = self._running.pop(pid)
+            self._board.set_ready(slot, False)
+            ended = os.waitstatus_to_exitcode(status)
+            if self._stopping:
+                code = code or max(0, ended)
+            elif ended == EXIT_MODEL:
+                # It has said why; the others would fail in the same way.
+                code = EXIT_MODEL
+                self._stop()
+            elif self._keeps_dying():
+                code = fail(
+                    EXIT_WORKERS, f"workers keep ending; the last one with exit code {ended}"
+                )
+                self._stop()
+            else:
+                self._log.error("worker_died", slot=slot, exit_code=ended)
+                self._start(slot)
+        self.turn_away_the_rest()
+        return code
+
+    def _wait(self) -> tuple[int, int]:
+        """The next worker to end. While none accepts, tells callers to come back."""
+        while self._stopping or not self._board.any_ready():
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid:
+                return pid, status
+            readable, _, _ = select.select([self._listener], [], [], _POLL_S)
+            if readable and self._nobody_accepts():
+                self._turn_away()
+        if not self._imported:
+            self._imported = True
+            _import_service()
+        self._start_planned()
+        return os.wait()
+
+    def _start_planned(self) -> None:
+        while not self._stopping and self._started < self._planned():
+            self._started += 1
+            self._start(self._started - 1)
+
+    def _nobody_accepts(self) -> bool:
+        if self._stopping:
+            return time.monotonic() > self._stopped_s + ACCEPT_WITHIN_S
+        return not self._board.any_ready()
+
+    def turn_away_the_rest(self) -> None:
+        """Tell whoever still waits in the kernel's queue to come back."""
+        give_up = time.monotonic() + _TURN_AWAY_S
+        while time.monotonic() < give_up and select.select([self._listener], [], [], 0)[0]:
+            self._turn_away()
+
+    def _turn_away(self) -> None:
+        give_up = time.monotonic() + _TURN_AWAY_S
+        left_bytes = _TURN_AWAY_BYTES
+
+        def read(caller: socket.socket) -> bytes:
+            caller.settimeout(max(0.001, give_up - time.monotonic()))
+            return caller.recv(65_536)
+
+        with contextlib.suppress(OSError):
+            caller, _ = self._listener.accept()
+            with contextlib.closing(caller):
+                read(caller)
+                caller.sendall(_LOADING)
+                caller.shutdown(socket.SHUT_WR)
+                # Read what else was sent: closing before would reset the connection, and the
+                # caller might not see the answer.
+                while left_bytes > 0 and time.monotonic() < give_up:
+                    more = read(caller)
+                    left_bytes -= len(more)
+                    if not more:
+                        break
+
+    def _start(self, slot: int) -> None:
+        blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGALRM}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        if self._stopping:
+            # The signal came just before: a worker that starts now would not have had it.
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            return
+        pid = os.fork()
+        if pid == 0:
+            code = EXIT_WORKERS
+            try:
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(number, end_now)
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                os.close(self._lifeline[1])
+                _end_with_parent(self._lifeline[0])
+                code = self._work(slot)
+            except SystemExit as stop:
+                code = stop.code if isinstance(stop.code, int) else EXIT_WORKERS
+            except Exception as error:  # noqa: BLE001
+                # The process ends here, and nobody else would say why.
+                fail(EXIT_WORKERS, f"a worker has failed ({type(error).__name__}: {error})")
+            finally:
+                for stream in (sys.stdout, sys.stderr):
+                    with contextlib.suppress(OSError):
+                        stream.flush()
+                os._exit(code)
+        self._running[pid] = slot
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _keeps_dying(self) -> bool:
+        now = time.monotonic()
+        self._deaths = [then for then in self._deaths if now - then < _DEATHS_WITHIN_S] + [now]
+        return len(self._deaths) > _MAX_DEATHS * self._board.workers
+
+    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._stopped_s = time.monotonic()
+            signal.alarm(_KILL_AFTER_S)
+        self._send(signal.SIGTERM)
+
+    def _on_overdue(self, _number: int, _frame: FrameType | None) -> None:
+        self._log.error("drain_overdue", workers=len(self._running))
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        for pid in list(self._running):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _import_service() -> None:
+    """Modules that a worker needs; no model, no engine and no thread, which a fork would lose."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name in _SERVICE_MODULES:
+        # The tensorflow image has another engine, which is too large to be held here.
+        with contextlib.suppress(ImportError):
+            import_module(name)
+
+
+def _end_with_parent(lifeline: int) -> None:
+    """Send this process SIGTERM once the other end of the pipe is closed."""
+    import threading
+
+    def watch() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
