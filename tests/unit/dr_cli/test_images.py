@@ -126,7 +126,7 @@ def test_without_docker_nothing_is_asked_of_aws(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_image_that_nobody_can_build_is_refused_without_starting_anything() -> None:
-    from dr_cli.app import image_publish
+    from dr_cli.image_commands import image_publish
 
     for props, words in (
         ({"architecture": "sparc"}, "--architecture must be one of amd64, arm64"),
