@@ -22,9 +22,10 @@ from constructs_lib import (
     ServerlessDREndpoint,
 )
 from constructs_lib.image_copy.index import DOCKER_MANIFEST, OCI_MANIFEST
+from dr_cli.assembly import PlannedStack, read_assembly
 from dr_cli.errors import CommandError
 from dr_cli.findings import Finding, Level
-from dr_cli.preflight import PlannedStack, findings, read_assembly
+from dr_cli.preflight import findings
 from tests.constructs_fixtures import ACCOUNT, REGION, an_artifact, an_image, make_context, new_app
 
 SAGEMAKER_QUOTAS = {
