@@ -19,7 +19,7 @@ from dr_cli.predict import endpoint_target, function_target, function_url_target
 from dr_cli.region import aws_region
 from dr_experiments.payloads import prepare
 from dr_experiments.provenance import machine_busy
-from dr_experiments.targets import Target
+from dr_experiments.targets import Target, shown_url
 
 DRAWN_GRADE: Final = 2
 PRICE_REGION: Final = "us-east-1"
@@ -72,9 +72,10 @@ def bench_warm(
     except ValueError as error:
         raise CommandError(str(error)) from None
     if url:
-        subject, what = _url(url, region=region), f"--url {url}"
+        subject, what = _url(url, region=region), f"--url {shown_url(url)}"
     elif function_url:
-        subject, what = _function_url(function_url, region=region), f"--function-url {function_url}"
+        subject = _function_url(function_url, region=region)
+        what = f"--function-url {shown_url(function_url)}"
     else:
         subject = _deployed(endpoints, functions, region=region)
         what = " ".join([*endpoints, *(f"--function {name}" for name in functions)])

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from dr_cli.folders import keep_earlier
 from dr_experiments.analysis import ConfigurationAnalysis, ContainerFacts, analyse
 from dr_experiments.client import Client, Measurement
+from dr_experiments.journal import Journal
 from dr_experiments.pricing import PriceTable
 from dr_experiments.provenance import Provenance, git_commit, machine, new_run_id
 from dr_experiments.records import (
@@ -29,6 +31,9 @@ from dr_experiments.targets import Payload, Target
 RECORDS_FILE: Final = "requests.jsonl"
 CSV_FILE: Final = "requests.csv"
 REPORT_FILE: Final = "report.html"
+STUDY_FILE: Final = "study.csv"
+# What MLPerf LoadGen said.
+LOADGEN_FILE: Final = "loadgen.json"
 STUDY_FOLDER: Final = "csv"
 _STUDY_PREFIX: Final = "warm-up-"
 # Facts of the container are known to the platform only after it has answered.
@@ -70,12 +75,24 @@ class Results:
     study_folder: Path
 
 
+def result_files(out: Path) -> list[Path]:
+    """What a run writes into `out`, whether it is there or not."""
+    named = (REPORT_FILE, CSV_FILE, RECORDS_FILE, STUDY_FILE, LOADGEN_FILE)
+    series = (out / STUDY_FOLDER).glob(f"{_STUDY_PREFIX}*.csv")
+    return [*(out / name for name in named), *series]
+
+
+def set_aside(out: Path) -> None:
+    """Move what an earlier run left in `out`: a run that is cut short must not show its page."""
+    kept = keep_earlier(out, result_files(out))
+    if kept is not None:
+        print(f"Earlier results are in {kept}.")
+
+
 def clear_results(out: Path) -> None:
-    """Remove what an earlier run left in `out`: a run that is cut short must not show its page."""
-    for name in (REPORT_FILE, CSV_FILE, RECORDS_FILE):
-        (out / name).unlink(missing_ok=True)
-    for file in (out / STUDY_FOLDER).glob(f"{_STUDY_PREFIX}*.csv"):
-        file.unlink()
+    """Remove what an earlier run left in `out`, where nobody will miss it."""
+    for file in result_files(out):
+        file.unlink(missing_ok=True)
 
 
 def read_kept(out: Path) -> list[RequestRecord]:
@@ -100,7 +117,7 @@ def run_warm(
     context = RunContext(
         run_id=new_run_id(created_at), git_commit=git_commit(Path.cwd()), seed=plan.seed
     )
-    clear_results(out)
+    set_aside(out)
     records: list[RequestRecord] = []
     rows: list[ConfigurationAnalysis] = []
     study_folder = out / STUDY_FOLDER
@@ -108,13 +125,21 @@ def run_warm(
     for target in targets:
         name = target.describe().name
         try:
-            result = warm(
-                Client(target),
-                plan.payload,
-                requests=plan.requests,
+            with Journal(
+                out / RECORDS_FILE,
+                scenario="warm",
+                target=target.describe(),
                 interval_s=plan.interval_s,
-                on_request=_tell(on_progress, name),
-            )
+                context=context,
+            ) as journal:
+                result = warm(
+                    Client(target),
+                    plan.payload,
+                    requests=plan.requests,
+                    interval_s=plan.interval_s,
+                    on_request=_tell(on_progress, name),
+                    on_measured=journal,
+                )
         except InterruptedScenario as interrupted:
             # Raw records are kept; a page and tables are made of whole series only.
             if interrupted.result.measurements:

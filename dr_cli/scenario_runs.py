@@ -15,7 +15,13 @@ from dr_cli.bench import DRAWN_GRADE
 from dr_cli.console import make_console
 from dr_cli.container_logs import ready_lines_of
 from dr_cli.errors import CommandError
-from dr_cli.experiment import CSV_FILE, RECORDS_FILE, clear_results
+from dr_cli.experiment import (
+    CSV_FILE,
+    LOADGEN_FILE,
+    RECORDS_FILE,
+    STUDY_FILE,
+    set_aside,
+)
 from dr_cli.folders import result_folder
 from dr_cli.local_process import LocalProcess
 from dr_cli.packages import opened_package, package_or_default
@@ -24,9 +30,11 @@ from dr_cli.predict import Place, target_at
 from dr_cli.serving import running_service
 from dr_experiments.client import Client, Measurement
 from dr_experiments.cold_start import ReadyLine
+from dr_experiments.journal import Journal
 from dr_experiments.lambda_targets import FunctionUrlTarget
 from dr_experiments.load import SHAPES, closed_loop, open_loop, poisson_arrivals
 from dr_experiments.loadgen import (
+    LOADGEN_PREFIX,
     LOADGEN_SCENARIOS,
     OFFLINE,
     LoadgenError,
@@ -41,6 +49,7 @@ from dr_experiments.records import RunContext, records_of, write_csv, write_json
 from dr_experiments.scenarios import (
     COLD_GAP_S,
     InterruptedScenario,
+    OnMeasured,
     ScenarioResult,
     cold,
     realtime,
@@ -49,9 +58,7 @@ from dr_experiments.statistics import Summary, summarise
 from dr_experiments.targets import Payload, UrlTarget
 
 OPEN: Final = "open"
-STUDY_FILE: Final = "study.csv"
-# What MLPerf LoadGen said, and the folder of its own logs.
-LOADGEN_FILE: Final = "loadgen.json"
+# The folder of MLPerf LoadGen's own logs.
 LOADGEN_FOLDER: Final = "loadgen"
 _PLACES: Final = "an endpoint, --url, --function, --function-url or --model"
 
@@ -79,6 +86,43 @@ class Sending:
             raise CommandError(str(error)) from None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One run: what it sends, and what is the same for all of its records.
+
+    `busy` is what else the machine did before, which drawing a photograph would itself be.
+    """
+
+    sending: Sending
+    payload: Payload
+    busy: str | None
+    context: RunContext
+
+    @classmethod
+    def begun(cls, sending: Sending) -> "_Run":
+        """Make what is sent, and look whether results can be written."""
+        busy, payload = machine_busy(), sending.payload()
+        result_folder(sending.out)
+        context = RunContext(
+            run_id=new_run_id(datetime.now(UTC)),
+            git_commit=git_commit(Path.cwd()),
+            seed=sending.seed,
+        )
+        return cls(sending=sending, payload=payload, busy=busy, context=context)
+
+    def journal(self, scenario: str, client: Client, *, interval_s: float = 0.0) -> Journal:
+        """Where each request is written down at once."""
+        out = self.sending.out
+        return Journal(
+            out / RECORDS_FILE,
+            scenario=scenario,
+            target=client.describe(),
+            interval_s=interval_s,
+            context=self.context,
+            before_first=lambda: set_aside(out),
+        )
+
+
 def bench_cold(
     where: Place,
     sending: Sending,
@@ -91,10 +135,11 @@ def bench_cold(
     """See `dr bench cold --help`."""
 
     def run(
-        client: Client, payload: Payload, renew: Callable[[], None] | None = None
+        client: Client,
+        payload: Payload,
+        journal: OnMeasured,
+        renew: Callable[[], None] | None = None,
     ) -> ScenarioResult:
-        # A process is ended between requests; nothing has to be waited for.
-        gap = gap_s if gap_s is not None else 0 if renew else COLD_GAP_S
         return cold(
             client,
             payload,
@@ -103,12 +148,16 @@ def bench_cold(
             attempts=attempts,
             renew=renew,
             on_request=_say_cold(requests),
+            on_measured=journal,
         )
 
+    # A process is ended between requests; nothing has to be waited for.
+    gap = gap_s if gap_s is not None else 0 if model is not None else COLD_GAP_S
+
     if model is None:
-        result = _run_one(where, sending, run)
+        result = _run_one(where, sending, run, scenario="cold", interval_s=gap)
     else:
-        result = _cold_process(where, sending, model, run)
+        result = _cold_process(where, sending, model, run, gap_s=gap)
     if len(result.cold) < requests:
         raise CommandError(
             f"{len(result.cold)} of {requests} requests met a fresh container; the others were "
@@ -129,9 +178,11 @@ def bench_realtime(
         _run_one(
             place,
             sending,
-            lambda client, payload: realtime(
-                client, payload, requests=requests, interval_s=interval_s
+            lambda client, payload, journal: realtime(
+                client, payload, requests=requests, interval_s=interval_s, on_measured=journal
             ),
+            scenario="realtime",
+            interval_s=interval_s,
         )
 
 
@@ -174,42 +225,53 @@ def bench_load(
     if shape != OPEN and shape not in SHAPES:
         known = ", ".join((*SHAPES, OPEN, *LOADGEN_SCENARIOS))
         raise CommandError(f"{shape!r} is not a shape of load; use one of: {known}")
-    busy, payload = machine_busy(), sending.payload()
-    result_folder(sending.out)
+    one = _Run.begun(sending)
     make = _clients(where, retries=sending.retries)
-    with _kept_when_interrupted(sending, busy=busy):
+    with (
+        contextlib.closing(make()) as client,
+        one.journal(f"load-{shape}", client) as journal,
+        _kept_when_interrupted(one),
+    ):
         if shape == OPEN:
             arrivals = poisson_arrivals(rate_per_s, duration_s=duration_s, seed=sending.seed)
             if not arrivals:
                 raise CommandError("nobody arrives in that time; use a longer one or a higher rate")
-            result = open_loop(make, payload, arrivals, max_in_flight=max_in_flight)
+            result = open_loop(
+                make, one.payload, arrivals, max_in_flight=max_in_flight, on_measured=journal
+            )
         else:
             form = SHAPES[shape](users, duration_s, sending.seed)
-            result = closed_loop(make, payload, form, think_s=think_s)
-    _finish(result, sending, busy=busy)
+            result = closed_loop(make, one.payload, form, think_s=think_s, on_measured=journal)
+    _finish(result, one)
 
 
 def _bench_loadgen(where: Place, sending: Sending, plan: LoadgenPlan) -> None:
-    busy, payload = machine_busy(), sending.payload()
+    one = _Run.begun(sending)
     make = _clients(where, retries=sending.retries)
-    result_folder(sending.out)
     logs = sending.out / LOADGEN_FOLDER
     logs.mkdir(parents=True, exist_ok=True)
     told: list[Measurement] = []
-    try:
-        result, verdict = run_loadgen(
-            make, payload, plan, logs=logs.resolve(), on_measured=told.append
-        )
-    except LoadgenError as error:
-        raise CommandError(str(error)) from None
-    except KeyboardInterrupt:
-        if told:
-            client = make()
-            _finish(measured_so_far(plan, client.describe(), told), sending, busy=busy)
-            client.close()
-        raise
+    with (
+        contextlib.closing(make()) as client,
+        one.journal(LOADGEN_PREFIX + plan.scenario, client) as journal,
+    ):
+
+        def note(measurement: Measurement) -> None:
+            told.append(measurement)
+            journal(measurement)
+
+        try:
+            result, verdict = run_loadgen(
+                make, one.payload, plan, logs=logs.resolve(), on_measured=note
+            )
+        except LoadgenError as error:
+            raise CommandError(str(error)) from None
+        except KeyboardInterrupt:
+            if told:
+                _finish(measured_so_far(plan, client.describe(), told), one)
+            raise
     document = {"asked": asdict(plan), "verdict": asdict(verdict)}
-    _finish(result, sending, busy=busy, loadgen=document)
+    _finish(result, one, loadgen=document)
     make_console().print("\n".join(_verdict_lines(plan, verdict)), soft_wrap=True, markup=False)
 
 
@@ -257,41 +319,49 @@ def _cold_process(
     where: Place,
     sending: Sending,
     model: Path,
-    run: Callable[[Client, Payload, Callable[[], None]], ScenarioResult],
+    run: Callable[[Client, Payload, OnMeasured, Callable[[], None]], ScenarioResult],
+    *,
+    gap_s: float,
 ) -> ScenarioResult:
     """A cold scenario whose containers are processes of this machine."""
     _only_model(where)
-    busy, payload = machine_busy(), sending.payload()
-    result_folder(sending.out)
+    one = _Run.begun(sending)
     with (
         opened_package(package_or_default(model)) as (folder, spec),
         contextlib.closing(LocalProcess(folder, spec)) as target,
     ):
         client = Client(target, retries=sending.retries)
-        with _kept_when_interrupted(sending, busy=busy):
-            result = run(client, payload, target.renew)
-        _finish(result, sending, busy=busy, ready=target.ready_lines())
+        with (
+            one.journal("cold", client, interval_s=gap_s) as journal,
+            _kept_when_interrupted(one),
+        ):
+            result = run(client, one.payload, journal, target.renew)
+        _finish(result, one, ready=target.ready_lines())
     return result
 
 
 def _run_one(
-    where: Place, sending: Sending, run: Callable[[Client, Payload], ScenarioResult]
+    where: Place,
+    sending: Sending,
+    run: Callable[[Client, Payload, OnMeasured], ScenarioResult],
+    *,
+    scenario: str,
+    interval_s: float,
 ) -> ScenarioResult:
-    busy, payload = machine_busy(), sending.payload()
-    result_folder(sending.out)
-    client = _clients(where, retries=sending.retries)()
-    try:
-        with _kept_when_interrupted(sending, busy=busy):
-            result = run(client, payload)
-    finally:
-        client.close()
-    _finish(result, sending, busy=busy)
+    one = _Run.begun(sending)
+    with (
+        contextlib.closing(_clients(where, retries=sending.retries)()) as client,
+        one.journal(scenario, client, interval_s=interval_s) as journal,
+        _kept_when_interrupted(one),
+    ):
+        result = run(client, one.payload, journal)
+    _finish(result, one)
     return result
 
 
 @contextlib.contextmanager
-def _kept_when_interrupted(sending: Sending, *, busy: str | None) -> Iterator[None]:
-    """Ctrl-C ends the command, with the records of what was measured until then."""
+def _kept_when_interrupted(one: _Run) -> Iterator[None]:
+    """Ctrl-C ends the command, with the tables of what was measured until then."""
     try:
         yield
     except InterruptedScenario as interrupted:
@@ -299,7 +369,7 @@ def _kept_when_interrupted(sending: Sending, *, busy: str | None) -> Iterator[No
         if measured:
             with contextlib.suppress(CommandError):
                 # Whoever interrupts does not want to wait for logs that come late.
-                _finish(interrupted.result, sending, busy=busy, join_logs=False)
+                _finish(interrupted.result, one, join_logs=False)
             print(f"Interrupted after {measured} requests; their records were kept.")
         else:
             print("Interrupted before a request was answered; no records were written.")
@@ -319,31 +389,26 @@ def _clients(where: Place, *, retries: int) -> Callable[[], Client]:
 
 def _finish(
     result: ScenarioResult,
-    sending: Sending,
+    one: _Run,
     *,
-    busy: str | None,
     loadgen: Mapping[str, Any] | None = None,
     join_logs: bool = True,
     ready: Mapping[str, ReadyLine] | None = None,
 ) -> None:
-    context = RunContext(
-        run_id=new_run_id(datetime.now(UTC)), git_commit=git_commit(Path.cwd()), seed=sending.seed
-    )
+    """Write what has been measured, now with what was known only at the end, and show it."""
     if ready is None:
         wanted = join_logs and result.cold
         ready = ready_lines_of(result.target, result.cold) if wanted else {}
-    records = records_of(result, context=context, ready=ready)
-    out = sending.out
-    clear_results(out)
-    (out / LOADGEN_FILE).unlink(missing_ok=True)
+    records = records_of(result, context=one.context, ready=ready)
+    out = one.sending.out
     if loadgen is not None:
         (out / LOADGEN_FILE).write_text(json.dumps(loadgen, indent=2) + "\n", encoding="utf-8")
     write_jsonl(out / RECORDS_FILE, records)
     write_csv(out / CSV_FILE, records)
     write_study_csv(out / STUDY_FILE, records)
     console = make_console()
-    if busy:
-        console.print(busy, soft_wrap=True)
+    if one.busy:
+        console.print(one.busy, soft_wrap=True)
     console.print(_table(result))
     for line in _failures(result):
         console.print(line, soft_wrap=True, markup=False)

@@ -8,6 +8,7 @@ dr_experiments.answers.AnswerError: the answer has no 'referable'
 
 import json
 import math
+import sys
 from typing import Any, cast
 
 from inference_image.contract import GRADE_LABELS, Prediction
@@ -39,7 +40,8 @@ def check_answer(body: bytes) -> Prediction:
     """
     try:
         answer = json.loads(body)
-    except (UnicodeDecodeError, json.JSONDecodeError):
+    except (ValueError, RecursionError):
+        # Also numbers and nestings beyond what Python reads.
         raise AnswerError("the answer is not JSON") from None
     if not isinstance(answer, dict):
         raise AnswerError("the answer is not a JSON object")
@@ -52,6 +54,9 @@ def check_answer(body: bytes) -> Prediction:
     for key in ("requestLatency", "predictionLatency"):
         if not _finite(answer[key]) or answer[key] < 0:
             raise AnswerError(f"{key!r} of the answer is not a latency")
+    if answer["requestLatency"] == 0 or answer["predictionLatency"] > answer["requestLatency"]:
+        raise AnswerError("the latencies of the answer cannot be: none, or the model's is longer")
+    _check_identity(answer["model"], answer["container"])
     if answer["quality"].get("gradable") is True:
         _check_gradable(answer)
     elif answer["quality"].get("gradable") is False:
@@ -59,6 +64,19 @@ def check_answer(body: bytes) -> Prediction:
     else:
         raise AnswerError("the answer does not say whether the photograph is gradable")
     return cast(Prediction, answer)
+
+
+def _check_identity(model: dict[str, Any], container: dict[str, Any]) -> None:
+    """Go into records and pages, and tell containers apart; what is missing is not known."""
+    for holder, key in ((model, "id"), (model, "sha256"), (container, "start_id")):
+        if holder.get(key) is not None and not _text(holder[key]):
+            raise AnswerError(f"{key!r} of the answer is not a text")
+    before = container.get("requests_before")
+    if before is not None and (not isinstance(before, int) or isinstance(before, bool)):
+        raise AnswerError("'requests_before' of the answer is not a whole number")
+    started = container.get("started_to_ready_ms")
+    if started is not None and not (_finite(started) and started >= 0):
+        raise AnswerError("'started_to_ready_ms' of the answer is not a duration")
 
 
 def _check_gradable(answer: dict[str, Any]) -> None:
@@ -88,4 +106,17 @@ def _check_ungradable(answer: dict[str, Any]) -> None:
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # Compared, and not asked: `math.isfinite` fails on whole numbers beyond the range of a float.
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return known and -sys.float_info.max <= value <= sys.float_info.max
+
+
+def _text(value: Any) -> bool:
+    """Whether it can be written: JSON may hold half of a character that has two."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return value.isprintable()

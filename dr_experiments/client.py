@@ -170,7 +170,7 @@ class Client:
                 break
         return replace(
             measurement,
-            retries=attempt + measurement.retries,
+            retries=attempt,
             throttles=throttles,
             waited_s=self._clock() - begin,
         )
@@ -201,7 +201,6 @@ class Client:
             platform_ms=reply.platform_ms,
             phases_ms=reply.phases_ms,
             max_memory_mib=reply.max_memory_mib,
-            retries=int(reply.reopened),
         )
         try:
             return replace(seen, answer=check_answer(reply.body))

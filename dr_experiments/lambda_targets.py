@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from constructs_lib.limits import AMD64, ARM64
 from constructs_lib.stage_names import FUNCTION_ALIAS
@@ -30,6 +29,7 @@ from dr_experiments.targets import (
     TargetError,
     client_error,
     exchange,
+    http_url,
     outcome_of_status,
     platform_at,
     problem_detail,
@@ -113,9 +113,7 @@ class FunctionUrlTarget:
         credentials: Any = None,
         description: TargetDescription | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not the URL of a function")
+        parts = http_url(url)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._netloc = parts.netloc
         self._region = region
@@ -140,7 +138,7 @@ class FunctionUrlTarget:
         response = exchange(
             self._transport, INVOCATIONS_PATH, payload.body, headers, where=self._netloc
         )
-        return Reply(body=response.body, phases_ms=response.phases_ms, reopened=response.reopened)
+        return Reply(body=response.body, phases_ms=response.phases_ms)
 
     def close(self) -> None:
         """Close the connection that is kept alive between requests."""
@@ -278,11 +276,11 @@ def _answer_body(raw: bytes) -> bytes:
     try:
         document = json.loads(raw)
         status, text = int(document["statusCode"]), document.get("body") or ""
-    except (ValueError, KeyError, TypeError, AttributeError):
+        body = base64.b64decode(text) if document.get("isBase64Encoded") else text.encode()
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, OverflowError):
         raise TargetError(
             OUTCOME_SERVER_ERROR, "the function's answer is not one of an HTTP function"
         ) from None
-    body = base64.b64decode(text) if document.get("isBase64Encoded") else text.encode()
     if status != 200:
         raise TargetError(
             outcome_of_status(status), problem_detail(body) or f"status {status}", status=status
@@ -293,7 +291,7 @@ def _answer_body(raw: bytes) -> bytes:
 def _function_error(body: bytes) -> str:
     try:
         document = json.loads(body)
-    except (UnicodeDecodeError, json.JSONDecodeError):
+    except (ValueError, RecursionError):
         document = None
     message = document.get("errorMessage") if isinstance(document, dict) else None
     return f"the function failed: {message or 'it did not say why'}"

@@ -25,7 +25,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from dr_experiments.client import Client, Measurement
-from dr_experiments.scenarios import InterruptedScenario, ScenarioResult
+from dr_experiments.scenarios import InterruptedScenario, OnMeasured, ScenarioResult
 from dr_experiments.targets import Payload
 
 DEFAULT_USERS: Final = 40
@@ -168,6 +168,7 @@ def closed_loop(
     *,
     think_s: float = 0.0,
     on_request: OnRequest | None = None,
+    on_measured: OnMeasured = lambda *_: None,
 ) -> ScenarioResult:
     """Simulated users who send, wait for the answer, think, and send again.
 
@@ -175,9 +176,13 @@ def closed_loop(
         make_client: called once for each user; what it returns is used by that user alone.
         think_s: seconds between an answer and the user's next request, >= 0.
         on_request: called with the number of finished requests, from any user's thread.
+        on_measured: called with each measurement, likewise.
 
     Returns:
         All requests that were begun before the end, in order of their start; none is cut off.
+
+    Raises:
+        Exception: what `make_client` or a user's thread raised; the others end before it.
     """
     if think_s < 0:
         raise ValueError(f"think_s must not be negative; got {think_s}")
@@ -185,6 +190,7 @@ def closed_loop(
     log: queue.SimpleQueue[Measurement] = queue.SimpleQueue()
     count = itertools.count(1)
     stop = threading.Event()
+    failures: list[Exception] = []
     begin = time.perf_counter()
 
     def live(user: int) -> None:
@@ -195,8 +201,9 @@ def closed_loop(
             if user >= shape.users_at(now):
                 stop.wait(_TICK_S)
                 continue
-            measurement = clients[user].measure(payload)
-            log.put(replace(measurement, start_offset_s=now, user=user))
+            measurement = replace(clients[user].measure(payload), start_offset_s=now, user=user)
+            log.put(measurement)
+            on_measured(measurement, True)
             if on_request:
                 on_request(next(count))
             if think_s:
@@ -206,6 +213,10 @@ def closed_loop(
         # Each closes its own connection: after Ctrl-C some still wait for an answer on theirs.
         try:
             live(user)
+        except Exception as error:  # noqa: BLE001
+            # Raised below: a user who is silently missing would be a load that nobody asked for.
+            failures.append(error)
+            stop.set()
         finally:
             clients[user].close()
 
@@ -215,6 +226,8 @@ def closed_loop(
     except KeyboardInterrupt:
         # Requests that are under way stay out: their answers are not waited for.
         raise InterruptedScenario(_result(scenario, clients[0], log)) from None
+    if failures:
+        raise failures[0]
     return _result(scenario, clients[0], log)
 
 
@@ -241,6 +254,7 @@ def open_loop(
     *,
     max_in_flight: int = MAX_IN_FLIGHT,
     on_request: OnRequest | None = None,
+    on_measured: OnMeasured = lambda *_: None,
 ) -> ScenarioResult:
     """Requests at the moments of `arrivals`, whatever became of those before.
 
@@ -250,10 +264,20 @@ def open_loop(
         max_in_flight: senders, >= 1. When all are busy a due request waits here, and its
             `response_time_s` says so, because it counts from the moment of its arrival.
         on_request: called with the number of finished requests, from any sender's thread.
+        on_measured: called with each measurement, likewise.
+
+    Raises:
+        Exception: what a sender's thread raised; what was sent before has been answered.
     """
     if not arrivals:
         raise ValueError("an open loop needs at least one arrival: a longer time or a higher rate")
-    senders = Senders(make_client, payload, most=max_in_flight, on_request=on_request)
+    senders = Senders(
+        make_client,
+        payload,
+        most=max_in_flight,
+        on_request=on_request,
+        on_measured=lambda _, measurement: on_measured(measurement, True),
+    )
     interrupted = False
     try:
         for moment in arrivals:
@@ -301,7 +325,7 @@ class Senders:
         self._lock = threading.Lock()
         self._open = 0
         self._asked = 0
-        self._failure: RuntimeError | None = None
+        self._failure: Exception | None = None
         self._count = itertools.count(1)
         self.log: queue.SimpleQueue[Measurement] = queue.SimpleQueue()
         self.any_client = make_client()
@@ -313,7 +337,7 @@ class Senders:
         """Have one request sent that was due `intended_offset_s` after `begin`.
 
         Raises:
-            RuntimeError: the machine starts no thread any more.
+            Exception: the machine starts no thread any more, or what a sender's thread raised.
         """
         self._raise_failure()
         with self._lock:
@@ -334,7 +358,7 @@ class Senders:
         """Wait for all answers and end the threads.
 
         Raises:
-            RuntimeError: as `send`; what was sent before has been answered.
+            Exception: as `send`; what was sent before has been answered.
         """
         self._wanted.put(False)
         self._starter.join()
@@ -360,11 +384,14 @@ class Senders:
             raise self._failure
 
     def _work(self) -> None:
-        client = self._make_client()
         try:
-            self._serve(client)
-        finally:
-            client.close()
+            client = self._make_client()
+            try:
+                self._serve(client)
+            finally:
+                client.close()
+        except Exception as error:  # noqa: BLE001
+            self._failure = error
 
     def _serve(self, client: Client) -> None:
         while (item := self._due.get()) is not None:

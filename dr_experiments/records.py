@@ -155,10 +155,15 @@ def records_of(
 
 
 def write_jsonl(path: Path, records: Iterable[RequestRecord]) -> None:
-    """Write all records, one JSON object a line."""
-    with path.open("w", encoding="utf-8") as stream:
-        for record in records:
-            stream.write(json.dumps(asdict(record), allow_nan=False) + "\n")
+    """Write all records, one JSON object a line; the file that was there is replaced at once."""
+    made = path.with_name(f".{path.name}.part")
+    try:
+        with made.open("w", encoding="utf-8") as stream:
+            for record in records:
+                stream.write(json.dumps(asdict(record), allow_nan=False) + "\n")
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
 
 
 def read_jsonl(path: Path) -> list[RequestRecord]:

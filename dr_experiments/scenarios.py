@@ -20,6 +20,9 @@ COLD_GAP_S: Final = 900.0
 # Some platforms keep a container longer than the gap: how often a gap may bring none.
 COLD_ATTEMPTS: Final = 3
 
+# Told of each measurement as it is in the result, and whether it counts, before the next begins.
+OnMeasured = Callable[[Measurement, bool], None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioResult:
@@ -74,6 +77,7 @@ def warm(
     requests: int = WARM_REQUESTS,
     interval_s: float = WARM_INTERVAL_S,
     on_request: Callable[[int, Measurement], None] | None = None,
+    on_measured: OnMeasured = lambda *_: None,
 ) -> ScenarioResult:
     """One uncounted request, then `requests` that start every `interval_s` seconds.
 
@@ -82,10 +86,14 @@ def warm(
         requests: counted requests, >= 1.
         interval_s: seconds between starts, >= 0; an answer that takes longer delays the next.
         on_request: called after each counted request with its number from 1.
+        on_measured: called with each measurement, the uncounted one as well.
     """
     _check(requests, interval_s)
     warm_up = client.measure(payload)
-    return _paced("warm", client, payload, requests, interval_s, on_request, warm_up=warm_up)
+    on_measured(warm_up, False)
+    return _paced(
+        "warm", client, payload, requests, interval_s, on_request, on_measured, warm_up=warm_up
+    )
 
 
 def realtime(
@@ -95,6 +103,7 @@ def realtime(
     requests: int = WARM_REQUESTS,
     interval_s: float = WARM_INTERVAL_S,
     on_request: Callable[[int, Measurement], None] | None = None,
+    on_measured: OnMeasured = lambda *_: None,
 ) -> ScenarioResult:
     """`requests` that start every `interval_s` seconds, each of them counted.
 
@@ -102,7 +111,7 @@ def realtime(
     opening the records keep apart. Arguments as in `warm`.
     """
     _check(requests, interval_s)
-    return _paced("realtime", client, payload, requests, interval_s, on_request)
+    return _paced("realtime", client, payload, requests, interval_s, on_request, on_measured)
 
 
 def cold(
@@ -114,6 +123,7 @@ def cold(
     attempts: int = COLD_ATTEMPTS,
     renew: Callable[[], None] | None = None,
     on_request: Callable[[int, Measurement], None] | None = None,
+    on_measured: OnMeasured = lambda *_: None,
 ) -> ScenarioResult:
     """Requests that each meet a container which has answered nothing before.
 
@@ -129,6 +139,7 @@ def cold(
         renew: makes the next container a fresh one, where the caller can (a local process);
             called before each request instead of nothing.
         on_request: called after each request with the number of fresh containers so far.
+        on_measured: called with each measurement.
 
     Returns:
         The result; its `cold` are the verified ones, and may be fewer than `requests`.
@@ -159,6 +170,7 @@ def cold(
                 offset = client.now() - begin
                 measurement = replace(client.measure(payload), start_offset_s=offset)
                 measurements.append(measurement)
+                on_measured(measurement, True)
                 fresh = bool(measurement.cold) and measurement.start_id not in seen
                 if measurement.start_id:
                     seen.add(measurement.start_id)
@@ -182,6 +194,7 @@ def _paced(
     requests: int,
     interval_s: float,
     on_request: Callable[[int, Measurement], None] | None,
+    on_measured: OnMeasured,
     *,
     warm_up: Measurement | None = None,
 ) -> ScenarioResult:
@@ -207,6 +220,7 @@ def _paced(
                 intended_offset_s=number * interval_s,
             )
             measurements.append(measurement)
+            on_measured(measurement, True)
             if on_request:
                 on_request(number + 1, measurement)
         except KeyboardInterrupt:

@@ -9,9 +9,9 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from dr_experiments.transport import HttpResponse, HttpTransport
+from dr_experiments.transport import HttpAnswer, HttpTransport
 from inference_image.contract import (
     CUSTOM_ATTRIBUTES_HEADER,
     INVOCATIONS_PATH,
@@ -53,6 +53,7 @@ _AWS_HOSTS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".on.aws
 TIMEOUT_S: Final = 70
 CONNECT_TIMEOUT_S: Final = 5
 MAX_CONNECTIONS: Final = 256
+_LONGEST_TEXT: Final = 500
 _THROTTLED: Final = ("ThrottlingException", "TooManyRequestsException", "Throttling")
 
 
@@ -70,15 +71,13 @@ class Reply:
     """Body of a successful answer, and what is known about the way it came.
 
     `platform_ms` is what the platform reported, `phases_ms` the steps of the connection (see
-    `transport`), both empty where nobody says. `max_memory_mib` is Lambda's. `reopened` is true
-    where a kept connection turned out to be closed and the request went over a new one.
+    `transport`), both empty where nobody says. `max_memory_mib` is Lambda's.
     """
 
     body: bytes = field(repr=False)
     platform_ms: Mapping[str, float] = field(default_factory=dict)
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     max_memory_mib: float | None = None
-    reopened: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +101,23 @@ class TargetDescription:
 
 
 class TargetError(Exception):
-    """A request that brought no answer; `outcome` says which kind, the text why."""
+    """A request that brought no answer; `outcome` says which kind, the text why.
+
+    Part of the text may be the server's, which could be anything: it becomes one line of
+    characters that can be shown, and not a long one.
+    """
 
     def __init__(self, outcome: str, message: str, *, status: int | None = None) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.outcome = outcome
         self.status = status
+
+
+def one_line(text: str) -> str:
+    """Words of a server for a terminal, a record and a page."""
+    words = " ".join(text[: 2 * _LONGEST_TEXT].split())
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+    return shown if len(shown) <= _LONGEST_TEXT else f"{shown[: _LONGEST_TEXT - 1]}…"
 
 
 class Target(Protocol):
@@ -266,12 +276,14 @@ class UrlTarget:
     """A container that answers `POST /invocations` at a base URL, such as `dr serve`."""
 
     def __init__(self, url: str, *, name: str | None = None) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not an http or https URL")
+        """Raises `ValueError` for what is no URL of a service, or holds a password."""
+        parts = http_url(url if "//" in url else f"http://{url}")
         self._parts = parts
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._path = parts.path.rstrip("/") or INVOCATIONS_PATH
+        if parts.query:
+            # It may be a token: it is sent, and shown nowhere.
+            self._path += f"?{parts.query}"
         self._name = name or parts.netloc
         self._transport = HttpTransport(
             self._origin, timeout_s=TIMEOUT_S, connect_timeout_s=CONNECT_TIMEOUT_S
@@ -287,7 +299,7 @@ class UrlTarget:
         if payload.custom_attributes:
             headers[CUSTOM_ATTRIBUTES_HEADER] = payload.custom_attributes
         response = exchange(self._transport, self._path, payload.body, headers, where=self._where)
-        return Reply(body=response.body, phases_ms=response.phases_ms, reopened=response.reopened)
+        return Reply(body=response.body, phases_ms=response.phases_ms)
 
     def close(self) -> None:
         """Close the connection that is kept alive between requests."""
@@ -298,9 +310,41 @@ class UrlTarget:
         return self._parts.netloc
 
 
+def http_url(url: str) -> SplitResult:
+    """The parts of a service's URL.
+
+    Raises:
+        ValueError: it is no http or https URL, or holds a password, which records and pages would
+            show.
+    """
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError(f"{shown_url(url)!r} is not an http or https URL")
+    if "@" in parts.netloc:
+        raise ValueError(
+            "a URL with a user name or a password is not taken: records and pages show the URL"
+        )
+    return parts
+
+
+def shown_url(url: str) -> str:
+    """A URL without what may be a secret in it: name, password, query and fragment."""
+    before, _, rest = url.partition("//") if "//" in url else ("", "", url)
+    place, mark, path = rest.partition("/")
+    shown = f"{place.rpartition('@')[2]}{mark}{path}"
+    for sign in "?#":
+        shown, cut, _ = shown.partition(sign)
+        shown += f"{sign}…" if cut and not shown.endswith("…") else ""
+    return f"{before}//{shown}" if "//" in url else shown
+
+
 def exchange(
     transport: HttpTransport, path: str, body: bytes, headers: Mapping[str, str], *, where: str
-) -> HttpResponse:
+) -> HttpAnswer:
     """One POST that was answered with status 200; raises `TargetError` for all else."""
     from http.client import HTTPException
 
@@ -309,7 +353,8 @@ def exchange(
     except TimeoutError:
         raise TargetError(OUTCOME_TIMEOUT, f"no answer within {TIMEOUT_S} s") from None
     except (OSError, HTTPException) as error:
-        raise TargetError(OUTCOME_UNREACHABLE, f"nothing answers at {where}: {error}") from None
+        why = str(error) or type(error).__name__
+        raise TargetError(OUTCOME_UNREACHABLE, f"nothing answers at {where}: {why}") from None
     if response.status != 200:
         raise TargetError(
             outcome_of_status(response.status),
@@ -334,7 +379,7 @@ def problem_detail(body: bytes | str) -> str | None:
 
     try:
         document = json.loads(body)
-    except (UnicodeDecodeError, json.JSONDecodeError, TypeError):
+    except (ValueError, RecursionError, TypeError):
         return None
     detail = document.get("detail") if isinstance(document, dict) else None
     return detail if isinstance(detail, str) else None

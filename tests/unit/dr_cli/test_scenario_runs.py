@@ -3,7 +3,10 @@
 import csv
 import json
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,3 +182,79 @@ def test_ctrl_c_before_an_answer_writes_nothing(
         )
     assert "no records were written" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+def started(out: Path, *words: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "dr_cli", "bench", *words, "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("realtime", "--requests=500", "--interval-s=0"),
+        ("cold", "--requests=500", "--gap-s=0", "--attempts=100"),
+        ("load", "--users=3", "--duration-s=600"),
+        ("load", "--shape=server", "--rate-per-s=50", "--duration-s=600"),
+        ("warm", "--requests=500", "--interval-s=0"),
+    ],
+    ids=lambda words: "-".join(word.lstrip("-") for word in words[:2]),
+)
+def test_a_run_that_is_killed_keeps_what_it_measured(
+    words: tuple[str, ...], number: signal.Signals, tmp_path: Path
+) -> None:
+    with served(lambda number: 0.01) as (url, seen):
+        run = started(tmp_path, *words, "--url", url)
+        try:
+            until(lambda: len(seen) > 20)
+        finally:
+            run.send_signal(number)
+            run.communicate(timeout=60)
+        answered = len(seen)
+    assert run.returncode != 0
+    text = (tmp_path / "requests.jsonl").read_text()
+    records = [json.loads(line) for line in text.splitlines()]
+    # Those under way when it was killed have no line: one a user at most.
+    assert answered - 60 <= len(records) <= answered
+    assert len(records) >= 10
+    assert {record["outcome"] for record in records} == {"ok"}
+
+
+def until(done: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_earlier_results_are_moved_and_not_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sending = Sending(photograph=None, seed=7, out=tmp_path)
+    with served(lambda number: 0.0) as (url, _):
+        bench_realtime(Place(url=url), sending, requests=3, interval_s=0)
+        good = (tmp_path / "requests.jsonl").read_bytes()
+    assert "Earlier results" not in capsys.readouterr().out
+    for _ in range(2):
+        with pytest.raises(CommandError, match="no request was answered"):
+            bench_realtime(Place(url="http://127.0.0.1:1"), sending, requests=2, interval_s=0)
+        assert "Earlier results are in" in capsys.readouterr().out
+    kept = sorted((tmp_path / "earlier").glob("*/requests.jsonl"))
+    assert len(kept) == 2
+    assert good in [path.read_bytes() for path in kept]
+    assert {path.name for path in kept[0].parent.iterdir()} == {
+        "requests.jsonl", "requests.csv", "study.csv",
+    }  # fmt: skip
+    assert len(read_jsonl(tmp_path / "requests.jsonl")) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_sent() -> None:
+    for out in ("/proc/results", "/sys"):
+        sending = Sending(photograph=None, seed=7, out=Path(out))
+        with (
+            served(lambda number: 0.0) as (url, seen),
+            pytest.raises(CommandError, match=r"cannot be (made|written) .*name another --out"),
+        ):
+            bench_realtime(Place(url=url), sending, requests=3, interval_s=0)
+        assert seen == []

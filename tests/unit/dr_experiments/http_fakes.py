@@ -1,7 +1,9 @@
 """A server on this machine that answers like the service after a time that a test chooses."""
 
 import contextlib
+import itertools
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -61,3 +63,56 @@ def served(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+Answering = Callable[[socket.socket, int], None]
+
+
+@contextlib.contextmanager
+def raw_server(answer_to: Answering, heads: list[bytes] | None = None) -> Iterator[str]:
+    """URL of a server that may break every rule of HTTP.
+
+    `answer_to` is called for each request with its connection and the request's number there, from
+    0; the connection is closed when it raises `EOFError`. `heads` gets the header of each.
+    """
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    threads: list[threading.Thread] = []
+
+    def serve(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError, EOFError):
+            stream = connection.makefile("rb")
+            for number in itertools.count():
+                head = b""
+                while not head.endswith(b"\r\n\r\n"):
+                    line = stream.readline()
+                    if not line:
+                        return
+                    head += line
+                if heads is not None:
+                    heads.append(head)
+                length = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
+                stream.read(int(length or 0))
+                answer_to(connection, number)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                thread = threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True)
+                threads.append(thread)
+                thread.start()
+
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        # Closing alone does not wake the thread that waits in `accept`.
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        accepting.join(5)
+
+
+def http(body: bytes, status: str = "200 OK") -> bytes:
+    """A whole answer."""
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

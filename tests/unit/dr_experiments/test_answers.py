@@ -29,6 +29,16 @@ REFERABLE = answer()["referable"]
         ({"quality": []}, "object"),
         ({"requestLatency": -0.1}, "latency"),
         ({"requestLatency": None}, "latency"),
+        ({"requestLatency": 10**400}, "latency"),
+        ({"requestLatency": float("inf")}, "latency"),
+        ({"requestLatency": 0}, "cannot be"),
+        ({"requestLatency": 0.1, "predictionLatency": 0.2}, "cannot be"),
+        ({"container": {"start_id": ["a"]}}, "'start_id' of the answer is not a text"),
+        ({"container": {"start_id": "a", "requests_before": "0"}}, "whole number"),
+        ({"container": {"start_id": "a", "started_to_ready_ms": "x"}}, "duration"),
+        ({"model": {"id": {"a": 1}, "sha256": "0"}}, "'id' of the answer is not a text"),
+        ({"model": {"id": "\ud800", "sha256": "0"}}, "'id' of the answer is not a text"),
+        ({"model": {"id": "a", "sha256": "\u001b[31m"}}, "'sha256' of the answer is not a text"),
     ],
 )
 def test_wrong_answers(changes: dict[str, Any], reason: str) -> None:
@@ -36,7 +46,10 @@ def test_wrong_answers(changes: dict[str, Any], reason: str) -> None:
         check_answer(json.dumps(answer(**changes)).encode())
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"\xff\xd8", b"{}"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"[]", b"\xff\xd8", b"{}", b"[" * 200_000, b'{"a": ' + b"1" * 6000 + b"}"],
+)
 def test_bodies_that_are_no_answer(body: bytes) -> None:
     with pytest.raises(AnswerError):
         check_answer(body)

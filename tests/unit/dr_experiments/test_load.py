@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dr_experiments.client import Client
+from dr_experiments.client import Client, Measurement
 from dr_experiments.load import (
     SHAPES,
     Constant,
@@ -226,3 +226,22 @@ def test_poisson_arrivals_have_exponential_gaps() -> None:
 def test_impossible_loads_are_refused(make, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def full(_measurement: Measurement, _counted: bool) -> None:
+    raise OSError("no space left on device")
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda make: open_loop(make, PAYLOAD, [0.0, 0.1, 0.2], on_measured=full),
+        lambda make: closed_loop(make, PAYLOAD, Constant(users=3, duration_s=60), on_measured=full),
+    ],
+)
+def test_what_fails_in_a_users_thread_ends_the_load_and_is_raised(
+    load: Callable[[Callable[[], Client]], object],
+) -> None:
+    """A user who is silently missing would be a load that nobody asked for."""
+    with served(lambda number: 0.0) as (url, _), pytest.raises(OSError, match="no space left"):
+        load(lambda: Client(UrlTarget(url)))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,9 +21,12 @@ from dr_experiments.targets import (
     UrlTarget,
     describe_endpoint,
     platform_at,
+    problem_detail,
     sagemaker_client,
+    shown_url,
 )
 from tests.unit.dr_experiments.fakes import PAYLOAD, answer
+from tests.unit.dr_experiments.http_fakes import http, raw_server
 
 DESCRIPTION = TargetDescription(name="dr-serverless-mobilenet-2048", mode="serverless")
 
@@ -240,3 +244,44 @@ def test_failures_of_a_url_and_the_request_after_them(
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(ValueError, match="URL"):
         UrlTarget(url)
+
+
+def test_what_a_server_says_is_one_line_that_can_be_shown() -> None:
+    said = json.dumps({"detail": "\ud800 bad\n\u001b[31mred " + "x" * 1000})
+    error = TargetError("refused", str(problem_detail(said)))
+    text = str(error)
+    assert text.encode("utf-8")
+    assert text.isprintable()
+    assert text.startswith("\N{REPLACEMENT CHARACTER} bad ")
+    assert len(text) == 500
+    for deep in ("[" * 200_000, '{"detail": ' + "1" * 6000 + "}"):
+        assert problem_detail(deep) is None
+
+
+def test_a_secret_in_a_url_is_in_no_record_and_on_no_page() -> None:
+    for url in ("http://user:secret@127.0.0.1:1", "http://secret@127.0.0.1:1/x"):
+        with pytest.raises(ValueError, match="not taken") as caught:
+            UrlTarget(url)
+        assert "secret" not in str(caught.value)
+    with pytest.raises(ValueError, match="is not an http or https URL") as caught:
+        UrlTarget("ftp://user:secret@host/x?token=secret#secret")
+    assert "secret" not in str(caught.value)
+    assert shown_url("https://user:secret@host:1/x?token=secret") == "https://host:1/x?…"
+    assert shown_url("127.0.0.1:8080") == "127.0.0.1:8080"
+    for url in ("http://", "http://host:99999", "http://[::1", "http://host:0"):
+        with pytest.raises(ValueError, match="is not an http or https URL"):
+            UrlTarget(url)
+
+
+def test_a_token_in_a_url_is_sent_and_not_shown() -> None:
+    heads: list[bytes] = []
+
+    def answer_to(connection: socket.socket, _: int) -> None:
+        connection.sendall(http(json.dumps(answer()).encode()))
+
+    with raw_server(answer_to, heads) as url:
+        target = UrlTarget(f"{url}/grade?token=secret")
+        Client(target).measure(PAYLOAD)
+        target.close()
+    assert heads[0].startswith(b"POST /grade?token=secret HTTP/1.1\r\n")
+    assert "secret" not in repr(target.describe())

@@ -1,5 +1,6 @@
 """The steps of a connection, and a kept connection that the server closes."""
 
+import json
 import socket
 import threading
 import time
@@ -7,11 +8,12 @@ from contextlib import closing
 
 import pytest
 
+from dr_experiments import transport
 from dr_experiments.client import Client
 from dr_experiments.targets import UrlTarget
 from dr_experiments.transport import PHASES, HttpTransport
-from tests.unit.dr_experiments.fakes import PAYLOAD
-from tests.unit.dr_experiments.http_fakes import served
+from tests.unit.dr_experiments.fakes import PAYLOAD, answer
+from tests.unit.dr_experiments.http_fakes import http, raw_server, served
 
 
 def test_opening_the_connection_is_kept_apart_from_the_answer() -> None:
@@ -115,3 +117,73 @@ def test_without_asking_nothing_is_retried_and_a_refusal_never_is() -> None:
         assert (measurement.outcome, len(seen)) == ("refused", 1)
     with pytest.raises(ValueError, match="retries"):
         Client(UrlTarget(url), retries=-1)
+
+
+def test_a_server_that_dies_with_a_request_is_a_failure_and_no_slow_success() -> None:
+    """On a kept connection, too: another attempt would hide it, with its time in the latency."""
+    body = http(json.dumps(answer()).encode())
+    asked: list[int] = []
+
+    def answer_to(connection: socket.socket, number: int) -> None:
+        asked.append(number)
+        if number == 1:
+            time.sleep(0.2)
+            raise EOFError
+        connection.sendall(body)
+
+    with raw_server(answer_to) as url, closing(Client(UrlTarget(url))) as client:
+        outcomes = [client.measure(PAYLOAD) for _ in range(3)]
+    assert [one.outcome for one in outcomes] == ["ok", "unreachable", "ok"]
+    assert [one.retries for one in outcomes] == [0, 0, 0]
+    assert outcomes[1].full_latency_s is None
+    assert float(outcomes[1].failed_after_s or 0) >= 0.2
+    # Each was sent once.
+    assert asked == [0, 1, 0]
+
+
+def test_an_answer_that_drips_is_a_timeout_and_not_a_run_without_end() -> None:
+    def drip(connection: socket.socket, _: int) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(1000):
+            connection.sendall(b"x")
+            time.sleep(0.02)
+
+    def drip_header(connection: socket.socket, _: int) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nX-Drops: ")
+        for _ in range(1000):
+            connection.sendall(b"x")
+            time.sleep(0.02)
+
+    for dripping in (drip, drip_header):
+        with raw_server(dripping) as url:
+            slow = HttpTransport(url, timeout_s=0.3, connect_timeout_s=5)
+            begun = time.perf_counter()
+            with pytest.raises(TimeoutError):
+                slow.request("POST", "/", body=b"x", headers={})
+            assert 0.2 < time.perf_counter() - begun < 5
+
+
+def test_answers_that_are_cut_off_or_endless_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MOST_ANSWER_BYTES", 3_000_000)
+
+    def cut(connection: socket.socket, _: int) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
+        raise EOFError
+
+    def endless(connection: socket.socket, _: int) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        while True:
+            connection.sendall(bytes(100_000))
+
+    for wrong, why in ((cut, "ends 999 bytes too early"), (endless, "more than 3,000,000 bytes")):
+        with raw_server(wrong) as url, closing(Client(UrlTarget(url))) as client:
+            measurement = client.measure(PAYLOAD)
+        assert measurement.outcome == "unreachable"
+        assert why in str(measurement.error)
+
+
+def test_a_name_that_no_host_can_have_is_a_failure() -> None:
+    for name in ("ex..com", "a" * 64 + ".com"):
+        measurement = Client(UrlTarget(f"http://{name}")).measure(PAYLOAD)
+        assert measurement.outcome == "unreachable"
+        assert "not the name of a host" in str(measurement.error)
