@@ -151,6 +151,8 @@ def _predict(
         declared_type=photograph.declared_type,
         operating_point=options.operating_point,
         explain=options.explain,
+        explain_px=options.explain_px,
+        explain_media=options.explain_media,
     )
 
 

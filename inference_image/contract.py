@@ -32,6 +32,8 @@ DEFAULT_MODEL_DIR: Final = "/opt/ml/model"
 CUSTOM_ATTRIBUTES_HEADER: Final = "X-Amzn-SageMaker-Custom-Attributes"
 EXPLAIN_ATTRIBUTE: Final = "explain"
 EXPLAIN_GRADCAM: Final = "gradcam"
+EXPLAIN_FORMAT_ATTRIBUTE: Final = "explain_format"
+EXPLAIN_SIDE_ATTRIBUTE: Final = "explain_px"
 OPERATING_POINT_ATTRIBUTE: Final = "operating_point"
 
 # --- Environment of the container: name -> default, as text --------------------------

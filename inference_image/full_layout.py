@@ -205,6 +205,7 @@ http {{
         }}
         location = {_METHOD} {{
             internal;
+            add_header Allow "GET, POST" always;
             {_answer(405, "The proxy does not pass this method on.")}
         }}
     }}
@@ -220,10 +221,11 @@ def _answer(status: int, detail: str, retry_after_s: float | None = None) -> str
         "status": status,
         "detail": detail,
     }
-    header = ""
+    # As the service has it, with an id of nginx's own.
+    header = "add_header X-Request-Id $request_id always; "
     if retry_after_s is not None:
         record["retry_after_s"] = retry_after_s
-        header = f"add_header Retry-After {math.ceil(retry_after_s)} always; "
+        header += f"add_header Retry-After {math.ceil(retry_after_s)} always; "
     return f"default_type {MEDIA_PROBLEM}; {header}return {status} '{json.dumps(record)}';"
 
 

@@ -33,7 +33,7 @@ from inference_image.contract import (
 )
 from inference_image.fundus_chosen import find_disc, measure, vesselness
 from inference_image.fundus_terms import THUMBNAIL_PX, VESSEL_PX, Box, Disc
-from inference_image.model_spec import ModelPackageError
+from inference_image.model_spec import ModelPackageError, finite_number
 
 # A disc that is smaller in the model's input shows no vessels.
 _MIN_VESSEL_PX: Final = 160
@@ -109,9 +109,13 @@ class QualityGate:
                 raise ModelPackageError(
                     f"quality_gate has no limit {name!r}; it knows: {', '.join(sorted(known))}"
                 )
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ModelPackageError(f"quality_gate.{name} must be a number; it is {value!r}")
-            values[name] = float(value)
+            number = finite_number(value)
+            if number is None or number < 0:
+                # Nothing is below or above what is no number, so that such a gate lets all pass.
+                raise ModelPackageError(
+                    f"quality_gate.{name} must be a number of at least 0; it is {str(value)[:40]}"
+                )
+            values[name] = number
         return cls(**values)
 
 

@@ -77,6 +77,7 @@ class Application:
         self.admission = service.admission
         self._listen_while_loading = listen_while_loading
         self._documented: ASGIApp | None = None
+        self._documenting: asyncio.Future[ASGIApp] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
@@ -112,7 +113,8 @@ class Application:
         answer = self._service.routes.get((scope["method"], scope["path"]))
         try:
             if answer is None:
-                await self._documents()(scope, receive, send)
+                documented = await self._documents()
+                await documented(scope, receive, send)
                 return
             response = await answer(Request(scope, receive))
         except Exception as error:  # noqa: BLE001
@@ -134,15 +136,27 @@ class Application:
         service.admission.note_turned_away()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _documents(self) -> ASGIApp:
+    async def _documents(self) -> ASGIApp:
+        """The FastAPI app, made in a thread: its import takes long, and `/ping` must not wait."""
         if self._documented is None:
-            from inference_image.openapi import documented_app
-
-            self._documented = documented_app(
-                ping=self._service.ping,
-                invocations=self._service.invoke,
-                execution_parameters=self._service.execution_parameters,
-                metrics=self._service.metrics if self._service.shows_metrics else None,
-                problem=problem,
-            )
+            if self._documenting is None:
+                self._documenting = asyncio.ensure_future(asyncio.to_thread(self._document))
+            making = self._documenting
+            try:
+                # Whoever asks may leave; the others wait for the same.
+                self._documented = await asyncio.shield(making)
+            finally:
+                if making.done():
+                    self._documenting = None
         return self._documented
+
+    def _document(self) -> ASGIApp:
+        from inference_image.openapi import documented_app
+
+        return documented_app(
+            ping=self._service.ping,
+            invocations=self._service.invoke,
+            execution_parameters=self._service.execution_parameters,
+            metrics=self._service.metrics if self._service.shows_metrics else None,
+            problem=problem,
+        )

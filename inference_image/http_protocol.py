@@ -229,6 +229,17 @@ class Protocol(HttpToolsProtocol):
             raise ValueError("another protocol is asked for")
         if len(self.pipeline) >= _MOST_AHEAD:
             raise ValueError("too many requests ahead of their turn")
+        hosts = 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding" and value.lower() != b"chunked":
+                # A coding that is not undone here: the bytes are no image (RFC 9112, 6.1).
+                raise ValueError("a transfer coding that is not known")
+        if hosts > 1:
+            # Servers differ in which one they go by (RFC 9112, 3.2). Without any is let pass: the
+            # plainest health checks are so.
+            raise ValueError("more than one host")
         self._in_message = True
         self.idle.pop(self, None)
         self.scope["extensions"] = {CLOSING: self._closing}  # type: ignore[dict-item]

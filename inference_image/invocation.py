@@ -25,6 +25,7 @@ REQUEST_ID_NAME: Final = b"x-request-id"
 _ATTRIBUTES: Final = CUSTOM_ATTRIBUTES_HEADER.lower().encode("ascii")
 _TYPE, _LENGTH, _ACCEPT = b"content-type", b"content-length", b"accept"
 _ENCODING: Final = b"content-encoding"
+_LISTS: Final = (_ATTRIBUTES, _ENCODING, _ACCEPT)
 
 
 class Header(NamedTuple):
@@ -43,10 +44,10 @@ def read_header(pairs: Iterable[tuple[bytes, bytes]]) -> Header:
     pairs = list(pairs)
     found = dict(pairs)
     if len(found) < len(pairs):
-        # Two headers that come twice mean both (RFC 9110, 5.3); of the others the first counts.
+        # Headers that are lists mean all of them (RFC 9110, 5.3); of the others the first counts.
         found = {}
         for name, value in pairs:
-            if name in found and name in (_ATTRIBUTES, _ENCODING):
+            if name in found and name in _LISTS:
                 found[name] += b"," + value
             else:
                 found.setdefault(name, value)

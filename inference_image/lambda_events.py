@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from inference_image.contract import MEDIA_JSON
+from inference_image.contract import INVOCATIONS_PATH, MEDIA_JSON, PING_PATH
 from inference_image.requests import media_type
 
 # A synchronous invocation takes 6 MiB (Lambda says "must be smaller than 6291456 bytes"), event
@@ -165,7 +165,10 @@ def own_path(event: Mapping[str, Any], path: str, *, base_path: str) -> str:
     if captured is not None and path.endswith(f"/{captured}"):
         path = f"/{captured}"
     stage = event["requestContext"].get("stage")
-    if isinstance(stage, str) and stage and _begins(path, f"/{stage}"):
+    # A REST API's path never has the stage in front of it, so that a stage may be named as one of
+    # the service's own paths are.
+    own = path in (INVOCATIONS_PATH, PING_PATH)
+    if isinstance(stage, str) and stage and not own and _begins(path, f"/{stage}"):
         path = path[len(stage) + 1 :] or "/"
     return path
 

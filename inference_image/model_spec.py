@@ -158,7 +158,8 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     """Check the bytes of a `model.json`; `origin` names it in messages."""
     try:
         document = json.loads(data)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:
+        # Also a whole number of more digits than Python reads.
         raise ModelPackageError(f"{origin} is not JSON: {error}") from None
     except RecursionError:
         raise ModelPackageError(f"{origin} is nested too deeply") from None
@@ -182,7 +183,7 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     size_px = reader.get("input_size_px", int)
     if not 8 <= size_px <= 4096:
         reader.fail(f"input_size_px must be between 8 and 4096; it is {size_px}")
-    temperature = _number(reader.get("temperature", (int, float)))
+    temperature = finite_number(reader.get("temperature", (int, float)))
     if temperature is None or not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
         reader.fail(f"temperature must be between {MIN_TEMPERATURE:g} and {MAX_TEMPERATURE:g}")
     points = tuple(_operating_point(reader, row) for row in reader.get("operating_points", list))
@@ -288,7 +289,7 @@ def _check_labels(reader: _Reader, task: str, labels: tuple[str, ...]) -> None:
 
 
 def _operating_point(reader: _Reader, row: Any) -> OperatingPoint:
-    threshold = _number(row.get("threshold")) if isinstance(row, dict) else None
+    threshold = finite_number(row.get("threshold")) if isinstance(row, dict) else None
     name = row.get("name") if isinstance(row, dict) else None
     if not isinstance(name, str) or threshold is None or not 0 <= threshold <= 1:
         reader.fail("an operating point needs a name and a threshold in [0, 1]")
@@ -315,13 +316,13 @@ def _numbers(
 ) -> tuple[float, ...]:
     value = document.get(key, default)
     values = value if isinstance(value, list) else [value]
-    numbers = tuple(number for number in map(_number, values) if number is not None)
+    numbers = tuple(number for number in map(finite_number, values) if number is not None)
     if len(numbers) != len(values) or len(numbers) not in (1, 3):
         reader.fail(f"input.{key} must be a number or three, one per channel; it is {value!r}")
     return numbers
 
 
-def _number(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """`value` as a finite number, or None: JSON may hold NaN, and integers of any length."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

@@ -46,25 +46,38 @@ _SCALARS: Final = {
 _BASE64: Final = {
     "type": "string",
     "contentEncoding": "base64",
-    "description": "Base64 of an image file of an accepted type; a `data:` prefix is allowed.",
+    "description": (
+        "Base64 of an image file of an accepted type, or a `data:<type>;base64,` URL of one, whose "
+        "type must be the file's."
+    ),
 }
-_WRAPPED: Final = {
-    "type": "object",
-    "required": ["b64"],
-    "additionalProperties": False,
-    "properties": {"b64": _BASE64},
-}
-_ONE_OR_MORE: Final = {
+_ONE: Final = {
     "anyOf": [
         _BASE64,
-        _WRAPPED,
-        {"type": "array", "minItems": 1, "items": {"anyOf": [_BASE64, _WRAPPED]}},
+        *(
+            {
+                "type": "object",
+                "required": [name],
+                "additionalProperties": False,
+                "properties": {name: _BASE64},
+            }
+            for name in ("b64", "image")
+        ),
     ]
 }
+_MORE: Final = {"type": "array", "minItems": 1, "items": _ONE}
+_ONE_OR_MORE: Final = {"anyOf": [_ONE, _MORE]}
 _JSON_BODY: Final = {
-    "oneOf": [
-        {"type": "object", "required": [name], "properties": {name: _ONE_OR_MORE}}
-        for name in ("image", "instances", "inputs")
+    "anyOf": [
+        {
+            "oneOf": [
+                {"type": "object", "required": [name], "properties": {name: _ONE_OR_MORE}}
+                for name in ("image", "instances", "inputs")
+            ]
+        },
+        # Without a name around them.
+        _BASE64,
+        _MORE,
     ]
 }
 _FORM: Final = {
@@ -97,9 +110,12 @@ _PARAMETERS: Final = [
         "name": CUSTOM_ATTRIBUTES_HEADER,
         "in": "header",
         "required": False,
-        "description": "`name=value` pairs: `explain=gradcam`, `operating_point=<name>`.",
+        "description": (
+            "`name=value` pairs: `explain=gradcam`, and with it `explain_format=jpeg` or `png` and "
+            "`explain_px=<side of the heat map, 32 to 1024>`; `operating_point=<name>`."
+        ),
         "schema": {"type": "string"},
-        "example": "explain=gradcam,operating_point=high_sensitivity",
+        "example": "explain=gradcam,explain_format=png,operating_point=high_sensitivity",
     },
     {
         "name": "X-Request-Id",
@@ -151,7 +167,8 @@ def documented_app(
         version="1",
         description=(
             f"{NOT_A_DEVICE} {NOT_ASSESSED} Another path is answered 404 and another method 405, "
-            "as `components.responses` says. What is no HTTP at all is answered 400 as plain text."
+            "as `components.responses` says. What is no HTTP at all is answered 400 and "
+            "may have no `X-Request-Id`."
         ),
         docs_url=None,
         redoc_url=None,

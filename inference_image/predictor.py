@@ -26,6 +26,7 @@ from PIL import Image
 
 from inference_image.contract import (
     EXPLAIN_GRADCAM,
+    MEDIA_JPEG,
     PLAIN_INPUT_AUTO,
     REFERABLE_FROM_GRADE,
     RUNTIME_AUTO,
@@ -351,6 +352,8 @@ class Predictor:
         declared_type: str | None = None,
         operating_point: str | None = None,
         explain: str | None = None,
+        explain_px: int = 224,
+        explain_media: str = MEDIA_JPEG,
     ) -> Answer:
         """Answer for one photograph.
 
@@ -358,7 +361,8 @@ class Predictor:
             data: a file of an accepted type (`contract.ACCEPTED_IMAGE_TYPES`).
             declared_type: media type that the sender claims, or None.
             operating_point: name of the threshold; the package's default when None.
-            explain: "gradcam" adds a heat map for the predicted grade.
+            explain: "gradcam" adds a heat map for the predicted grade, `explain_px` on each side
+                and encoded as `explain_media`, JPEG or PNG.
 
         Raises:
             PhotographError: the bytes are refused, with the HTTP status that says why.
@@ -378,7 +382,14 @@ class Predictor:
             probabilities = self._probabilities(outputs.logits)
             if outputs.features is not None and self._head is not None:
                 start = time.perf_counter()
-                heat_map = self._explain(prepared, outputs.features, probabilities, self._head)
+                heat_map = self._explain(
+                    prepared,
+                    outputs.features,
+                    probabilities,
+                    self._head,
+                    side_px=explain_px,
+                    media_type=explain_media,
+                )
                 explain_ms = _since(start)
         timings = Timings(
             decode_ms=decode_ms,
@@ -438,17 +449,20 @@ class Predictor:
         features: npt.NDArray[np.float32],
         probabilities: tuple[float, ...],
         head: DenseHead,
+        *,
+        side_px: int,
+        media_type: str,
     ) -> HeatMap:
         # Log-odds have one slope, and it is that towards "referable", whatever was predicted.
         single = head.kernels[-1].shape[1] == 1
         explained = 1 if single else int(np.argmax(probabilities))
         heat = grad_cam(features, head, 0 if single else explained)
-        media_type, encoded = overlay(prepared.pixels, heat)
+        encoded = overlay(prepared.pixels, heat, side_px=side_px, media_type=media_type)
         return HeatMap(
             grade=explained,
             media_type=media_type,
-            width_px=prepared.pixels.shape[1],
-            height_px=prepared.pixels.shape[0],
+            width_px=side_px,
+            height_px=side_px,
             image_base64=base64.b64encode(encoded).decode("ascii"),
         )
 

@@ -13,20 +13,35 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from inference_image.contract import (
     ACCEPTED_CONTENT_TYPES,
     CUSTOM_ATTRIBUTES_HEADER,
     EXPLAIN_ATTRIBUTE,
+    EXPLAIN_FORMAT_ATTRIBUTE,
+    EXPLAIN_SIDE_ATTRIBUTE,
     MEDIA_CSV,
+    MEDIA_JPEG,
     MEDIA_JSON,
     MEDIA_MULTIPART,
     MEDIA_OPAQUE,
+    MEDIA_PNG,
     OPERATING_POINT_ATTRIBUTE,
 )
 
-ATTRIBUTES: Final = (EXPLAIN_ATTRIBUTE, OPERATING_POINT_ATTRIBUTE)
+ATTRIBUTES: Final = (
+    EXPLAIN_ATTRIBUTE,
+    EXPLAIN_FORMAT_ATTRIBUTE,
+    EXPLAIN_SIDE_ATTRIBUTE,
+    OPERATING_POINT_ATTRIBUTE,
+)
+# A heat map: what it is encoded as, and its side in pixels.
+EXPLAIN_FORMATS: Final = {"jpeg": MEDIA_JPEG, "png": MEDIA_PNG}
+EXPLAIN_PX: Final = 224
+_LEAST_EXPLAIN_PX: Final = 32
+_MOST_EXPLAIN_PX: Final = 1024
 JSON_SHAPES: Final = '{"image": "<base64>"}, {"instances": [{"b64": "<base64>"}]} or {"inputs": …}'
 # A caller's own words come back in a refusal, but no more of them than tells which are meant.
 _MOST_ECHOED: Final = 100
@@ -46,6 +61,12 @@ _BASE64_SPACE: Final = b" \t\n\v\f\r"
 _BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo", b"SUkq", b"TU0A", b"UklGR")
 # RFC 2046 allows 70 characters; a part's headers take some hundred bytes.
 _LONGEST_BOUNDARY: Final = 70
+# Beyond that an Accept is read no further.
+_MOST_ACCEPT: Final = 1000
+_NAMED: Final = 2
+# A shorter text in JSON is no image.
+_SHORTEST_IMAGE_TEXT: Final = 64
+_DATA_URL: Final = re.compile(rb"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _MOST_PART_HEADER_BYTES: Final = 8192
 
 
@@ -64,6 +85,8 @@ class Options:
 
     explain: str | None = None
     operating_point: str | None = None
+    explain_media: str = MEDIA_JPEG
+    explain_px: int = EXPLAIN_PX
 
 
 _NO_OPTIONS: Final = Options()
@@ -84,18 +107,41 @@ def media_type(content_type: str | None) -> str:
 
 
 def wants_csv(accept: str | None) -> bool:
-    """Whether CSV is preferred: of the two types, the first that Accept names and allows wins."""
-    for part in accept.lower().split(",") if accept else ():
+    """Whether Accept gives CSV more weight than JSON; of two equal ones the first that it names.
+
+    What it says of other types alone is passed over, and the answer is JSON: a caller that cannot
+    read it is better off with it than with a 406, which would fail a whole job of a platform.
+    """
+    return _prefers_csv(accept[:_MOST_ACCEPT]) if accept else False
+
+
+@lru_cache(maxsize=64)
+def _prefers_csv(accept: str) -> bool:
+    # For each type: weight, and place in the list; of the range that fits it most closely (RFC
+    # 9110, 12.5.1).
+    found: dict[str, tuple[int, float, int]] = {}
+    for place, part in enumerate(accept.lower().split(",")):
         bare, *parameters = (piece.strip() for piece in part.split(";"))
-        if bare in (MEDIA_CSV, MEDIA_JSON) and not any(map(_is_zero_weight, parameters)):
-            return bare == MEDIA_CSV
-    return False
+        for kind in (MEDIA_CSV, MEDIA_JSON):
+            ranges = ("*/*", f"{kind.partition('/')[0]}/*", kind)
+            if bare in ranges:
+                close = ranges.index(bare)
+                if kind not in found or close > found[kind][0]:
+                    found[kind] = close, _weight(parameters), place
+    csv, json_ = (found.get(kind, (0, 0.0, 0)) for kind in (MEDIA_CSV, MEDIA_JSON))
+    if csv[1] != json_[1]:
+        return csv[1] > json_[1]
+    # Neither is named: JSON. One is: that one.
+    return csv[1] > 0 and csv[0] == _NAMED and (json_[0] != _NAMED or csv[2] < json_[2])
 
 
-def _is_zero_weight(parameter: str) -> bool:
-    """Whether a parameter of Accept is `q=0`, which means: not this one (RFC 9110, 12.4.2)."""
-    name, _, value = (piece.strip() for piece in parameter.partition("="))
-    return name == "q" and re.fullmatch(r"0(\.0{0,3})?", value) is not None
+def _weight(parameters: list[str]) -> float:
+    """`q` of a range in Accept, 1 where it is missing or no weight (RFC 9110, 12.4.2)."""
+    for parameter in parameters:
+        name, _, value = (piece.strip() for piece in parameter.partition("="))
+        if name == "q" and re.fullmatch(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", value):
+            return float(value)
+    return 1.0
 
 
 def parse_attributes(header: str | None) -> Options:
@@ -122,10 +168,36 @@ def parse_attributes(header: str | None) -> Options:
                 400, f"The value of {name} has {len(value)} characters; {_MOST_ECHOED} may be sent."
             )
         values[name] = value
+    explain = values.get(EXPLAIN_ATTRIBUTE)
+    for name in (EXPLAIN_FORMAT_ATTRIBUTE, EXPLAIN_SIDE_ATTRIBUTE):
+        if name in values and explain is None:
+            raise RefusedRequestError(400, f"{name} needs {EXPLAIN_ATTRIBUTE} beside it.")
+    encoded = values.get(EXPLAIN_FORMAT_ATTRIBUTE, "jpeg")
+    if encoded not in EXPLAIN_FORMATS:
+        raise RefusedRequestError(
+            400,
+            f"{EXPLAIN_FORMAT_ATTRIBUTE} must be {' or '.join(EXPLAIN_FORMATS)}; it is "
+            f"{encoded!r}.",
+        )
     return Options(
-        explain=values.get(EXPLAIN_ATTRIBUTE),
+        explain=explain,
         operating_point=values.get(OPERATING_POINT_ATTRIBUTE),
+        explain_media=EXPLAIN_FORMATS[encoded],
+        explain_px=_explain_px(values.get(EXPLAIN_SIDE_ATTRIBUTE)),
     )
+
+
+def _explain_px(text: str | None) -> int:
+    if text is None:
+        return EXPLAIN_PX
+    side = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
+    if not _LEAST_EXPLAIN_PX <= side <= _MOST_EXPLAIN_PX:
+        raise RefusedRequestError(
+            400,
+            f"{EXPLAIN_SIDE_ATTRIBUTE} must be a whole number from {_LEAST_EXPLAIN_PX} to "
+            f"{_MOST_EXPLAIN_PX}; it is {text!r}.",
+        )
+    return side
 
 
 def check_content_type(content_type: str) -> None:
@@ -188,7 +260,7 @@ def _images(
         if start.startswith((b"{", b'"')):
             return _from_json(body, most)
         if start.startswith(_BASE64_STARTS):
-            return [Photograph(data=_from_base64(body), declared_type=None)]
+            return [_from_text(body)]
         return [Photograph(data=body, declared_type=None)]
     return [Photograph(data=body, declared_type=content_type)]
 
@@ -226,8 +298,7 @@ def _from_json(body: bytes, most: int) -> list[Photograph | RefusedRequestError]
     for value in values:
         try:
             # What is not ASCII becomes "?", which is no base64 either.
-            data = _from_base64(_text_of(value).encode("ascii", "replace"))
-            found.append(Photograph(data=data, declared_type=None))
+            found.append(_from_text(_text_of(value).encode("ascii", "replace")))
         except RefusedRequestError as refused:
             found.append(refused)
     return found
@@ -243,7 +314,7 @@ def _check_size_around(body: bytes, most: int) -> None:
     most_texts = _MOST_JSON_TEXTS + _MORE_JSON_TEXTS * most
     if body.count(b"\\") > _MOST_JSON_AROUND + len(body) * _MOST_JSON_ESCAPES:
         raise RefusedRequestError(400, "The image in the JSON is not base64: it has too many \\.")
-    around = texts = position = 0
+    around = texts = images = position = 0
     while around <= most_around and texts <= most_texts:
         start = body.find(b'"', position)
         outside = body[position : start if start >= 0 else len(body)]
@@ -254,8 +325,10 @@ def _check_size_around(body: bytes, most: int) -> None:
         if text is None:
             raise _not_json()
         texts += 1
+        images += text.end() - start > _SHORTEST_IMAGE_TEXT
         position = text.end()
     if around > most_around or texts > most_texts:
+        _check_count(images, most)
         raise RefusedRequestError(
             400, f"The JSON must be images as base64 text and little else: {JSON_SHAPES}."
         )
@@ -295,9 +368,25 @@ def _text_of(value: Any) -> str:
     return value
 
 
+def _from_text(text: bytes) -> Photograph:
+    """An image in base64, or in a `data:` URL (RFC 2397), whose type is what the sender claims."""
+    text = text.lstrip(_BASE64_SPACE)
+    if text[:5].lower() != b"data:":
+        return Photograph(data=_from_base64(text), declared_type=None)
+    url = _DATA_URL.match(text)
+    if url is None or not url[2].lower().endswith(b";base64"):
+        raise RefusedRequestError(
+            400, "The data URL is not base64: send data:<type>;base64,<text>."
+        )
+    declared = media_type(url[1].decode("ascii")) if url[1].strip() else None
+    if declared in (MEDIA_JSON, MEDIA_MULTIPART):
+        raise RefusedRequestError(415, f"A data URL may not be {declared}; send the image itself.")
+    if declared is not None:
+        check_content_type(declared)
+    return Photograph(data=_from_base64(text[url.end() :]), declared_type=declared)
+
+
 def _from_base64(text: bytes) -> bytes:
-    if text.startswith(b"data:"):
-        text = text.partition(b",")[2]
     try:
         return base64.b64decode(text.translate(None, _BASE64_SPACE), validate=True)
     except ValueError:

@@ -1,6 +1,8 @@
 """The container contract, over the application, real `serve` processes of both layouts, Lambda."""
 
+import base64
 import gzip
+import io
 import json
 import math
 import os
@@ -197,9 +199,22 @@ def test_a_heat_map_comes_on_request_and_only_then(service: Any) -> None:
     answer = grade(service, drawn_jpeg(), **header).json()
     explanation = answer["explanation"]
     assert explanation["grade"] == answer["grade"]
-    assert (explanation["width"], explanation["height"]) == (64, 64)
+    assert (explanation["width"], explanation["height"]) == (224, 224)
     assert explanation["media_type"] == "image/jpeg"
     assert answer["predictions"] == plain["predictions"]
+
+
+@pytest.mark.parametrize(("kind", "side_px"), [("png", 32), ("png", 224), ("jpeg", 500)])
+def test_a_heat_map_has_the_form_and_size_that_are_asked_for(
+    service: Any, kind: str, side_px: int
+) -> None:
+    asked = f"explain=gradcam,explain_format={kind},explain_px={side_px}"
+    header = {CUSTOM_ATTRIBUTES_HEADER.replace("-", "_"): asked}
+    explanation = grade(service, drawn_jpeg(), **header).json()["explanation"]
+    assert (explanation["width"], explanation["height"]) == (side_px, side_px)
+    assert explanation["media_type"] == f"image/{kind}"
+    picture = Image.open(io.BytesIO(base64.b64decode(explanation["image"])))
+    assert (picture.format, picture.size) == (kind.upper(), (side_px, side_px))
 
 
 def test_the_caller_chooses_an_operating_point(service: Any) -> None:
@@ -214,8 +229,16 @@ def test_the_caller_chooses_an_operating_point(service: Any) -> None:
     [
         ("explain=lime", "gradcam"),
         ("operating_point=best", "high_sensitivity, high_specificity"),
-        ("trace=1", "explain=<value>, operating_point=<value>"),
+        (
+            "trace=1",
+            "explain=<value>, explain_format=<value>, explain_px=<value>, operating_point=<value>",
+        ),
         ("explain", "explain=<value>"),
+        ("explain=gradcam,explain_format=gif", "explain_format must be jpeg or png; it is 'gif'"),
+        ("explain=gradcam,explain_px=31", "explain_px must be a whole number from 32 to 1024"),
+        ("explain=gradcam,explain_px=1e3", "explain_px must be a whole number from 32 to 1024"),
+        ("explain=gradcam,explain_px=2000", "explain_px must be a whole number from 32 to 1024"),
+        ("explain_format=png", "explain_format needs explain beside it"),
     ],
 )
 def test_an_unknown_attribute_is_400_and_names_the_known(

@@ -154,24 +154,27 @@ NO_HTTP = (
 )
 
 
-def said(port: int, request: bytes) -> tuple[int, bytes, Any]:
-    """Status, header and the JSON of what comes back before the connection ends."""
+def said(port: int, request: bytes) -> tuple[int, Any, Any]:
+    """Status, headers and the JSON of what comes back before the connection ends."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as caller:
         caller.sendall(request)
         response = http.client.HTTPResponse(caller)
         response.begin()
-        return response.status, response.headers["content-type"], json.loads(response.read())
+        return response.status, response.headers, json.loads(response.read())
 
 
 def test_what_is_no_http_is_a_problem_too() -> None:
     with running(full()) as served:
         port = served.connect().port
         for request in NO_HTTP:
-            status, kind, problem = said(port, request)
+            status, headers, problem = said(port, request)
+            kind = headers["content-type"]
             assert (status, kind) == (400, "application/problem+json"), request[:60]
             assert problem["status"] == 400
-        status, kind, problem = said(port, b"TRACE /ping HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (status, kind) == (405, "application/problem+json")
+            assert len(headers["x-request-id"]) == 32
+        status, headers, problem = said(port, b"TRACE /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (status, headers["content-type"]) == (405, "application/problem+json")
+        assert headers["allow"] == "GET, POST"
         assert problem["status"] == 405
         # The places of nginx's own answers are nobody else's.
         assert served.request("GET", "/.dr/malformed").status == 404

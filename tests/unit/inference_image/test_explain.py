@@ -57,12 +57,14 @@ def test_the_overlay_colours_the_hot_half_and_leaves_the_cold_one() -> None:
     pixels = np.full((64, 64, 3), 100, np.uint8)
     heat = np.zeros((8, 8), np.float32)
     heat[:, :4] = 1.0
-    media_type, data = overlay(pixels, heat)
-    assert media_type == "image/jpeg"
-    mixed = np.asarray(Image.open(io.BytesIO(data)), dtype=int)
-    assert mixed.shape == (64, 64, 3)
-    assert np.abs(mixed[:, 44:] - 100).max() <= 6
-    assert mixed[:, :20].mean() > 140
+    for media_type, side_px in (("image/jpeg", 64), ("image/png", 64), ("image/png", 128)):
+        data = overlay(pixels, heat, side_px=side_px, media_type=media_type)
+        picture = Image.open(io.BytesIO(data))
+        assert picture.get_format_mimetype() == media_type
+        mixed = np.asarray(picture, dtype=int)
+        assert mixed.shape == (side_px, side_px, 3)
+        assert np.abs(mixed[:, side_px * 44 // 64 :] - 100).max() <= 6
+        assert mixed[:, : side_px * 20 // 64].mean() > 140
 
 
 def test_the_head_of_a_package_is_read() -> None:

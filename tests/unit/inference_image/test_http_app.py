@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.faults.document import DescribedService
+from inference_image import http_app
 from inference_image.contract import (
     ACCEPTED_CONTENT_TYPES,
     CUSTOM_ATTRIBUTES_HEADER,
@@ -722,3 +723,44 @@ def test_a_worker_without_work_gives_spare_memory_back_once(
             # Nothing is set to give more back, as long as nothing is asked.
             assert transport._app._service._tidying is None
             assert given.count(engine.calls) == 1
+
+
+def test_ping_waits_for_no_import_of_the_first_request_that_needs_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The OpenAPI application takes as long to import as all the rest of a start."""
+    imported = threading.Event()
+    really = http_app.Application._document
+
+    def slow(self: http_app.Application) -> Any:
+        assert imported.wait(60)
+        return really(self)
+
+    monkeypatch.setattr(http_app.Application, "_document", slow)
+    with (
+        service(loader(Engine())) as (transport, _, _),
+        ThreadPoolExecutor(3) as callers,
+    ):
+        absent = [callers.submit(transport.request, "GET", "/nowhere") for _ in range(3)]
+        # The import stands still meanwhile.
+        assert transport.request("GET", "/ping").status == 200
+        assert send(transport).status == 200
+        assert not any(reply.done() for reply in absent)
+        imported.set()
+        assert [reply.result().status for reply in absent] == [404, 404, 404]
+        assert transport.request("GET", "/openapi.json").status == 200
+
+
+def test_an_import_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    really = http_app.Application._document
+    failures = [ImportError("no memory")]
+
+    def failing(self: http_app.Application) -> Any:
+        if failures:
+            raise failures.pop()
+        return really(self)
+
+    monkeypatch.setattr(http_app.Application, "_document", failing)
+    with service(loader(Engine())) as (transport, _, _):
+        assert transport.request("GET", "/nowhere").status == 500
+        assert transport.request("GET", "/nowhere").status == 404

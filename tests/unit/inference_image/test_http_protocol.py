@@ -479,3 +479,25 @@ def test_a_refusal_may_ask_the_caller_to_connect_anew() -> None:
     request = b"POST /invocations HTTP/1.1\r\ncontent-length: 0\r\n\r\n"
     expected = b"HTTP/1.1 429 Full\r\ncontent-length: 2\r\nconnection: close\r\n\r\n\r\n"
     assert asyncio.run(_answer_to(app, [request], ahead=50)) == expected
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"Host: a\r\nHost: b\r\n",
+        b"Host: a\r\nTransfer-Encoding: gzip, chunked\r\n",
+        b"Host: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+    ],
+)
+def test_what_servers_read_differently_is_refused(header: bytes) -> None:
+    request = b"POST /invocations HTTP/1.1\r\n" + header + b"\r\n0\r\n\r\n"
+    answer = asyncio.run(_answer_to(_Reads(), [request]))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"application/problem+json" in answer
+
+
+@pytest.mark.parametrize("header", [b"", b"Host: a\r\nTransfer-Encoding: Chunked\r\n"])
+def test_plain_requests_are_read_with_and_without_a_host(header: bytes) -> None:
+    request = b"POST / HTTP/1.1\r\nConnection: close\r\n" + header + b"\r\n0\r\n\r\n"
+    answer = asyncio.run(_answer_to(_RefusesUnread(), [request]))
+    assert answer.startswith(b"HTTP/1.1 413 ")

@@ -20,7 +20,7 @@ def test_a_header_is_read_and_what_it_lacks_is_empty() -> None:
     assert read_header([]).content_type is None
 
 
-def test_two_attributes_mean_both_and_of_others_the_first_counts() -> None:
+def test_two_headers_of_a_list_mean_both_and_of_others_the_first_counts() -> None:
     header = read_header(
         [
             (b"x-request-id", ID.encode()),
@@ -35,7 +35,7 @@ def test_two_attributes_mean_both_and_of_others_the_first_counts() -> None:
     )
     assert header.attributes == "a=1,b=2"
     assert header.encodings == "identity,gzip"
-    assert header.accept == "text/csv"
+    assert header.accept == "text/csv,application/json"
     assert header.request_id == ID
 
 

@@ -51,6 +51,11 @@ def test_each_kind_of_event_gives_the_own_path_and_the_bytes(kind: str) -> None:
         ("/drs/ping", "prod", None, "/dr", "/drs/ping"),
         ("/ping", None, None, "/dr", "/ping"),
         ("/ping", "prod", "other", "", "/ping"),
+        # A REST API, whose path has no stage in front of it.
+        ("/invocations", "invocations", "invocations", "", "/invocations"),
+        ("/ping", "ping", None, "", "/ping"),
+        # An HTTP API, whose path has it.
+        ("/invocations/invocations", "invocations", None, "", "/invocations"),
     ],
 )
 def test_prefixes_are_removed_by_whole_segments(

@@ -277,6 +277,11 @@ def test_what_is_no_model_is_refused_by_the_engine_in_one_sentence(tmp_path: Pat
         ({"input_size_px": 32}, "says input_size_px 32, but the network takes 64"),
         ({"preprocessing": [{"step": "clahe"}]}, "'clahe' is not known"),
         ({"quality_gate": {"min_contrast": 1}}, "has no limit 'min_contrast'"),
+        ({"quality_gate": {"min_level": float("nan")}}, "min_level must be a number of at least 0"),
+        ({"quality_gate": {"min_level": float("inf")}}, "min_level must be a number of at least 0"),
+        ({"quality_gate": {"min_level": -1}}, "min_level must be a number of at least 0; it is -1"),
+        ({"quality_gate": {"min_level": 10**400}}, "min_level must be a number of at least 0"),
+        ({"quality_gate": {"min_level": "30"}}, "min_level must be a number of at least 0"),
         ({"default_operating_point": "x"}, "not in operating_points"),
     ],
 )

@@ -90,7 +90,63 @@ def test_what_is_no_base64_is_refused(text: str) -> None:
         ("text/csv;q=0, application/json", False),
         ("application/json;q=0.000, text/csv", True),
         ("text/csv;header=absent", True),
+        ("text/csv;q=0.1, application/json", False),
+        ("application/json;q=0.1, text/csv;q=0.9", True),
+        ("application/json, text/csv", False),
+        ("text/csv, application/json", True),
+        ("text/csv, */*;q=0.1", True),
+        ("application/json;q=0.5, */*", True),
+        ("text/*;q=0.9, application/json;q=0.5", True),
+        ("text/*, */*", False),
+        ("*/*;q=0.1, application/json;q=0, text/csv;q=0", False),
+        ("text/html, application/xml;q=0.9, */*;q=0.8", False),
+        ("image/png", False),
+        ("text/csv;q=2, application/json;q=0.5", True),
+        ("text/csv;q=x", True),
+        (";,;,=,q", False),
     ],
 )
 def test_accept_names_the_form_of_the_answer(accept: str | None, csv: bool) -> None:
     assert wants_csv(accept) is csv
+
+
+TEXT = base64.b64encode(IMAGE).decode()
+
+
+@pytest.mark.parametrize(
+    ("url", "declared"),
+    [
+        ("data:image/png;base64,", "image/png"),
+        ("DATA:IMAGE/PNG;BASE64,", "image/png"),
+        (" \ndata:image/jpeg;name=a.jpg;base64,", "image/jpeg"),
+        ("data:;base64,", None),
+        ("data:application/octet-stream;base64,", "application/octet-stream"),
+    ],
+)
+def test_the_type_of_a_data_url_is_what_its_sender_claims(url: str, declared: str | None) -> None:
+    body = json.dumps({"image": url + TEXT}).encode()
+    assert extract(body, "application/json") == [Photograph(data=IMAGE, declared_type=declared)]
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "why"),
+    [
+        ("data:application/pdf;base64,", 415, "'application/pdf' is not accepted"),
+        ("data:application/json;base64,", 415, "may not be application/json"),
+        ("data:image/jpeg,", 400, "not base64"),
+        ("data:image/jpeg;charset=x,", 400, "not base64"),
+        ("data:image/jpeg;base64", 400, "not base64"),
+    ],
+)
+def test_a_data_url_of_another_kind_is_refused(url: str, status: int, why: str) -> None:
+    with pytest.raises(RefusedRequestError, match=why) as refusal:
+        extract(json.dumps({"image": url + TEXT}).encode(), "application/json")
+    assert refusal.value.status == status
+
+
+@pytest.mark.parametrize("count", [17, 100, 10_000])
+def test_too_many_images_are_413_however_many(count: int) -> None:
+    for value in (TEXT, {"b64": TEXT[:200]}):
+        with pytest.raises(RefusedRequestError, match=r"or more images; at most 16") as refusal:
+            extract(json.dumps({"inputs": [value] * count}).encode(), "application/json", most=16)
+        assert refusal.value.status == 413
