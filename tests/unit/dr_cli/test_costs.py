@@ -39,6 +39,7 @@ def lines(name: str, full_s: float, *, n: int = 25, failed: int = 0) -> list[str
             "start_offset_s": 0.0, "outcome": "ok" if ok else "timeout", "bytes_in": 66_147,
             "bytes_out": 700, "cold": False, "model_id": "mobilenet-demo", "model_sha256": "a",
             "requestLatency": latency / 4 if latency else None, "fullLatency": latency,
+            "retries": 0, "throttles": 0,
         }  # fmt: skip
         made.append(json.dumps(record))
     return made
