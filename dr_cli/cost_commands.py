@@ -194,7 +194,14 @@ def bench_report(
     language: Annotated[str, typer.Option(help="en or pt-BR.")] = "en",
     requests_per_month: RequestsOption = 20_000,
     hours: HoursOption = "always",
-    region: Annotated[str, typer.Option(help="Whose prices are used.")] = "us-east-1",
+    region: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose prices are used. Where it is named, one of the deployments has to have a "
+            "price there.",
+            show_default="us-east-1",
+        ),
+    ] = None,
     prices: PricesOption = None,
 ) -> None:
     """One page of recorded runs for people who were not there, with its figures as SVG and PNG."""
