@@ -26,7 +26,10 @@ def analyse_study(
     if write is None:
         typer.echo(text, nl=False)
         return
-    page = write.read_text("utf-8")
+    try:
+        page = write.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise CommandError(f"{write} is not UTF-8 text") from None
     wanted = replace_block(page, text, begin=begin, end=end)
     if check:
         if page != wanted:

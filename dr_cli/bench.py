@@ -61,6 +61,7 @@ def bench_warm(
             "name the endpoints to measure, functions with --function, or a service with --url or "
             "--function-url"
         )
+    _each_once([*endpoints, *functions])
     result_folder(out)
     if photograph:
         payload, words = read_photograph(photograph), "a photograph"
@@ -163,6 +164,13 @@ def _kept(out: Path, targets: int, requests: int) -> str:
     names = f" ({', '.join(done)})" if done else ""
     part = f", and {', '.join(cut)}" if cut else ""
     return f"{ends}{names}{part}: {out / CSV_FILE} has the requests. No page was written."
+
+
+def _each_once(names: Sequence[str]) -> None:
+    # Records tell two series of a run apart by the name of what answered.
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CommandError(f"{', '.join(twice)}: named twice; measure it twice with two commands")
 
 
 def _url(url: str, *, region: str | None) -> _Subject:

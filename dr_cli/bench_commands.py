@@ -7,7 +7,7 @@ import typer
 
 from dr_cli.commands import CommandGroup
 from dr_cli.cost_commands import cost_app
-from dr_cli.options import FunctionOption, FunctionUrlOption, ModelOption
+from dr_cli.options import FunctionOption, FunctionUrlOption, ModelOption, finite
 
 bench_app = typer.Typer(
     name="bench", cls=CommandGroup, help="Measure deployments.", no_args_is_help=True
@@ -45,7 +45,7 @@ def bench_warm(
         int, typer.Option(min=1, max=100_000, help="Counted requests to each endpoint.")
     ] = 25,
     interval_s: Annotated[
-        float, typer.Option(min=0, help="Seconds between the starts of requests.")
+        float, typer.Option(min=0, callback=finite, help="Seconds between the starts of requests.")
     ] = 5.0,
     region: Annotated[
         str | None,
@@ -55,7 +55,10 @@ def bench_warm(
         ),
     ] = None,
     requests_per_hour: Annotated[
-        float, typer.Option(min=0.001, help="Requests that share an hour of an instance.")
+        float,
+        typer.Option(
+            min=0.001, callback=finite, help="Requests that share an hour of an instance."
+        ),
     ] = 720,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn photograph.")] = 7,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out/bench"),
@@ -144,7 +147,10 @@ def bench_cold(
     gap_s: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Seconds without a request before each.", show_default="900; 0 with --model"
+            min=0,
+            callback=finite,
+            help="Seconds without a request before each.",
+            show_default="900; 0 with --model",
         ),
     ] = None,
     attempts: Annotated[
@@ -195,7 +201,7 @@ def bench_realtime(
     photograph: SentOption = None,
     requests: Annotated[int, typer.Option(min=1, max=100_000, help="Requests.")] = 25,
     interval_s: Annotated[
-        float, typer.Option(min=0, help="Seconds between the starts of requests.")
+        float, typer.Option(min=0, callback=finite, help="Seconds between the starts of requests.")
     ] = 5.0,
     crop: CropOption = False,
     max_side_px: MaxSideOption = None,
@@ -248,13 +254,18 @@ def bench_load(
         ),
     ] = "constant",
     users: Annotated[int, typer.Option(min=1, max=1000, help="Users, at most.")] = 40,
-    duration_s: Annotated[float, typer.Option(min=0.1, help="Seconds.")] = 300.0,
+    duration_s: Annotated[float, typer.Option(min=0.1, callback=finite, help="Seconds.")] = 300.0,
     think_s: Annotated[
-        float, typer.Option(min=0, help="Seconds between an answer and the user's next request.")
+        float,
+        typer.Option(
+            min=0, callback=finite, help="Seconds between an answer and the user's next request."
+        ),
     ] = 0.0,
     rate_per_s: Annotated[
         float,
-        typer.Option(min=0.001, help="Arrivals a second of open and server, on average."),
+        typer.Option(
+            min=0.001, callback=finite, help="Arrivals a second of open and server, on average."
+        ),
     ] = 10.0,
     max_in_flight: Annotated[
         int, typer.Option(min=1, max=2000, help="Open requests at once of open and server.")
@@ -273,10 +284,14 @@ def bench_load(
     out: OutOption = Path("out/load"),
 ) -> None:
     """Many requests at once: simulated users, or arrivals that do not wait for the server."""
+    from dr_cli.amounts import seconds
+    from dr_cli.planned_load import check_planned
     from dr_cli.predict import Place
     from dr_cli.scenario_runs import Sending
     from dr_cli.scenario_runs import bench_load as run
 
+    seconds(latency_bound, option="--latency-bound")
+    check_planned(shape, rate_per_s=rate_per_s, duration_s=duration_s, queries=queries)
     run(
         Place(
             endpoint=endpoint,
@@ -327,10 +342,12 @@ def bench_sweep(
         typer.Option(help="An interpreter with TensorFlow, for --runtime tensorflow here."),
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Warm requests of each row.")] = 25,
-    interval_s: Annotated[float, typer.Option(min=0, help="Seconds between their starts.")] = 5.0,
+    interval_s: Annotated[
+        float, typer.Option(min=0, callback=finite, help="Seconds between their starts.")
+    ] = 5.0,
     cold_requests: Annotated[int, typer.Option(min=0, help="Fresh containers of each row.")] = 10,
     cold_gap_s: Annotated[
-        float, typer.Option(min=0, help="Seconds of silence before each of them.")
+        float, typer.Option(min=0, callback=finite, help="Seconds of silence before each of them.")
     ] = 900.0,
     cold_attempts: Annotated[int, typer.Option(min=1, help="Gaps for each of them.")] = 3,
     seed: Annotated[int, typer.Option(help="Of the order, and of the drawn photograph.")] = 7,
@@ -343,11 +360,14 @@ def bench_sweep(
     ] = None,
     region: Annotated[str, typer.Option(help="AWS region, and whose prices.")] = "us-east-1",
     ttl_minutes: Annotated[
-        float, typer.Option(min=0.1, help="How long a row may stand, whatever happens.")
+        float,
+        typer.Option(min=0.1, callback=finite, help="How long a row may stand, whatever happens."),
     ] = 120.0,
     spending_limit_usd: Annotated[
         float | None,
-        typer.Option(min=0, help="Nothing is deployed that could exceed it (needed on AWS)."),
+        typer.Option(
+            min=0, callback=finite, help="Nothing is deployed that could exceed it (needed on AWS)."
+        ),
     ] = None,
     context: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE for the CDK app; may be repeated.")
@@ -418,7 +438,8 @@ def bench_cloudwatch(
     folder: Annotated[Path, typer.Argument(help="Folder of a run, with its requests.jsonl.")],
     region: Annotated[str | None, typer.Option(help="AWS region of the endpoints.")] = None,
     wait_s: Annotated[
-        float, typer.Option(min=0, help="How long to wait for metrics that come late.")
+        float,
+        typer.Option(min=0, callback=finite, help="How long to wait for metrics that come late."),
     ] = 600.0,
 ) -> None:
     """What SageMaker itself measured in the minutes of a run, from CloudWatch."""

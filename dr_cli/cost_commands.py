@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dr_cli.commands import CommandGroup
+from dr_cli.options import finite
 
 # Without a name its commands are those of the group that takes it in.
 cost_app = typer.Typer(cls=CommandGroup)
@@ -47,9 +48,13 @@ def bench_cost(
     keys: KeysOption = 0,
     vpc_endpoints: VpcEndpointsOption = 0,
     probe_every_minutes: ProbeOption = None,
-    log_gb: Annotated[float, typer.Option(min=0, help="GB of logs a month.")] = 0,
-    model_gb: Annotated[float, typer.Option(min=0, help="GB of packages in S3.")] = 0,
-    image_gb: Annotated[float, typer.Option(min=0, help="GB of images in ECR.")] = 0,
+    log_gb: Annotated[float, typer.Option(min=0, callback=finite, help="GB of logs a month.")] = 0,
+    model_gb: Annotated[
+        float, typer.Option(min=0, callback=finite, help="GB of packages in S3.")
+    ] = 0,
+    image_gb: Annotated[
+        float, typer.Option(min=0, callback=finite, help="GB of images in ECR.")
+    ] = 0,
     provisioned: Annotated[
         int,
         typer.Option(
@@ -57,7 +62,8 @@ def bench_cost(
         ),
     ] = 0,
     storage_gb: Annotated[
-        float, typer.Option(min=0, help="Volume of each instance (real-time rows).")
+        float,
+        typer.Option(min=0, callback=finite, help="Volume of each instance (real-time rows)."),
     ] = 0,
     ephemeral_mib: Annotated[
         int,
@@ -65,7 +71,12 @@ def bench_cost(
     ] = 512,
     cold_share: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Share of requests that start a container (Lambda rows)."),
+        typer.Option(
+            min=0,
+            max=1,
+            callback=finite,
+            help="Share of requests that start a container (Lambda rows).",
+        ),
     ] = 0,
     also: Annotated[
         list[str] | None,
@@ -119,7 +130,9 @@ def bench_recommend(
     region: Annotated[str, typer.Option(help="Where it will run.")] = "us-east-1",
     min_sensitivity: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Least sensitivity for referable DR (lower bound)."),
+        typer.Option(
+            min=0, max=1, callback=finite, help="Least sensitivity for referable DR (lower bound)."
+        ),
     ] = None,
     alarms: AlarmsOption = 0,
     dashboards: DashboardsOption = 0,
@@ -181,7 +194,14 @@ def bench_report(
     language: Annotated[str, typer.Option(help="en or pt-BR.")] = "en",
     requests_per_month: RequestsOption = 20_000,
     hours: HoursOption = "always",
-    region: Annotated[str, typer.Option(help="Whose prices are used.")] = "us-east-1",
+    region: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose prices are used. Where it is named, one of the deployments has to have a "
+            "price there.",
+            show_default="us-east-1",
+        ),
+    ] = None,
     prices: PricesOption = None,
 ) -> None:
     """One page of recorded runs for people who were not there, with its figures as SVG and PNG."""

@@ -1,11 +1,11 @@
 """`dr bench cost` and `dr bench recommend`: what measured deployments cost, and which to take."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import typer
 
@@ -16,7 +16,9 @@ from dr_experiments.deployment_cost import (
     MODE_ASYNC,
     MODE_BATCH,
     MODE_LAMBDA,
+    Bill,
     FixedPart,
+    Setup,
 )
 from dr_experiments.measured import Measured, measured
 from dr_experiments.months import ROUND_TRIP, Month
@@ -75,6 +77,15 @@ def print_costs(
         data=data,
         cold_share=Decimal(str(cold_share)),
     )
+    read = read_runs(runs)
+    _check_options(
+        read,
+        also=also,
+        provisioned=provisioned,
+        storage_gb=storage_gb,
+        ephemeral_mib=ephemeral_mib,
+        cold_share=cold_share,
+    )
     found = [
         _sized(
             one,
@@ -83,12 +94,13 @@ def print_costs(
             ephemeral_mib=ephemeral_mib,
             hours=within,
         )
-        for one in read_runs(runs)
+        for one in read
     ]
     found += [
         _moved(one, mode) for mode in dict.fromkeys(also) for one in found if _on_instance(one)
     ]
     rows, bills, missing = [], {}, []
+    assumed: dict[str, list[str]] = {}
     for one in found:
         try:
             bill = month.bill(one, requests_per_month)
@@ -97,6 +109,8 @@ def print_costs(
             missing.append(f"{one.name}: {error}")
             continue
         bills[one.name] = one
+        for words in _assumptions(one, bill, other):
+            assumed.setdefault(words, []).append(one.name)
         parts = ", ".join(f"{name} {usd:.4f}" for name, usd in bill.parts.items())
         rows.append((one.name, str(one.container.n), f"{other.usd:.4f}", f"{bill.usd:.4f}", parts))
     if rows:
@@ -110,6 +124,9 @@ def print_costs(
                 rows,
             )
         )
+        typer.echo("\nAssumed:\n")
+        for words, names in assumed.items():
+            typer.echo(f"- {words}: {', '.join(names)}")
         _print_curves(list(bills.values()), month)
         for notice in (platform_notice(list(bills.values())), None if data else _WITHOUT_DATA):
             if notice:
@@ -137,7 +154,7 @@ def print_recommendation(
     wish = Wish(
         requests_per_month=requests_per_month,
         region=region,
-        p99_s=seconds(p99) if p99 else None,
+        p99_s=None if p99 is None else seconds(p99, option="--p99"),
         hours=hours_per_month(hours),
         min_sensitivity=min_sensitivity,
         data=data,
@@ -195,19 +212,83 @@ def records_file(run: Path) -> Path:
 
 
 def read_qualities(folder: Path) -> dict[str, Quality]:
-    """Sensitivity at the default operating point of each package of `folder`, by model id."""
+    """Sensitivity at the default operating point of each package of `folder`, by model id.
+
+    Raises:
+        CommandError: a `model.json` that is not JSON or not of a package's form.
+    """
     qualities = {}
     for path in sorted(folder.glob("*/model.json")):
-        model = json.loads(path.read_text("utf-8"))
-        metrics = model.get("metrics") or {}
-        point = (metrics.get("operating_points") or {}).get(model.get("default_operating_point"))
-        if point and "sensitivity" in point:
-            qualities[model["id"]] = Quality(
-                sensitivity=point["sensitivity"]["value"],
-                low=point["sensitivity"]["low"],
-                data=str(metrics.get("data", "not stated")),
-            )
+        try:
+            qualities.update(_quality(json.loads(path.read_text("utf-8"))))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise CommandError(f"{path} does not describe a model package") from None
     return qualities
+
+
+def _quality(model: dict[str, Any]) -> dict[str, Quality]:
+    metrics = model.get("metrics") or {}
+    point = (metrics.get("operating_points") or {}).get(model.get("default_operating_point"))
+    if not point or "sensitivity" not in point:
+        return {}
+    return {
+        model["id"]: Quality(
+            sensitivity=float(point["sensitivity"]["value"]),
+            low=float(point["sensitivity"]["low"]),
+            data=str(metrics.get("data", "not stated")),
+        )
+    }
+
+
+def _check_options(
+    found: Sequence[Measured],
+    *,
+    also: Sequence[str],
+    provisioned: int,
+    storage_gb: float,
+    ephemeral_mib: int,
+    cold_share: float,
+) -> None:
+    """Refuse an option that would change no bill: its price would be taken for counted."""
+    setups = [one.setup for one in found if one.setup is not None]
+
+    def is_function(setup: Setup) -> bool:
+        return setup.mode == MODE_LAMBDA
+
+    asked: list[tuple[object, str, str, Callable[[Setup], bool]]] = [
+        *((mode, f"--also {mode}", "real-time", _is_instance) for mode in dict.fromkeys(also)),
+        (storage_gb, "--storage-gb", "real-time", _is_instance),
+        (
+            provisioned,
+            "--provisioned",
+            "serverless or Lambda",
+            lambda setup: bool(setup.memory_mib),
+        ),
+        (ephemeral_mib != FREE_EPHEMERAL_MIB, "--ephemeral-mib", "Lambda", is_function),
+        (cold_share, "--cold-share", "Lambda", is_function),
+    ]
+    vain = [
+        f"{option} applies to {kind} rows, and the runs have none"
+        for wanted, option, kind, applies in asked
+        if wanted and not any(map(applies, setups))
+    ]
+    if vain:
+        raise CommandError("; ".join(vain))
+
+
+def _assumptions(one: Measured, bill: Bill, by_round_trip: Bill) -> list[str]:
+    """What the bill of `one` takes for granted; by the round trip, where that differs."""
+    found = [*bill.assumptions]
+    found += [
+        f"{words} (by round trip)"
+        for words in by_round_trip.assumptions
+        if words not in bill.assumptions
+    ]
+    if one.setup is not None and one.setup.instance_type:
+        found.append(
+            f"an instance is busy for at most {one.setup.utilisation * 100:.0f} % of its time"
+        )
+    return found
 
 
 def _sized(
@@ -240,7 +321,11 @@ def _price_hint(words: str, region: str) -> str:
 
 
 def _on_instance(one: Measured) -> bool:
-    return one.setup is not None and one.setup.mode == SERVING_MODE_REALTIME
+    return one.setup is not None and _is_instance(one.setup)
+
+
+def _is_instance(setup: Setup) -> bool:
+    return setup.mode == SERVING_MODE_REALTIME
 
 
 def _moved(one: Measured, mode: str) -> Measured:

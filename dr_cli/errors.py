@@ -19,6 +19,7 @@ _SPEAKING: Final = frozenset(
         "dr_cli.errors.CommandError",
         "dr_experiments.pricing.PriceTableError",
         "dr_experiments.pricing.UnknownPriceError",
+        "dr_experiments.records.RecordsError",
         "dr_experiments.study.StudyError",
         "dr_experiments.sweep.journal.JournalError",
         "dr_experiments.sweep.runner.SweepError",

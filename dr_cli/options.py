@@ -1,5 +1,6 @@
 """Options that several groups of commands have."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -18,3 +19,10 @@ FunctionOption = Annotated[
 FunctionUrlOption = Annotated[
     str | None, typer.Option(help="A Lambda function by its URL; requests are signed.")
 ]
+
+
+def finite(value: float | None) -> float | None:
+    """Callback of an option: bounds let `nan` pass, and where there is one bound only, `inf`."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value

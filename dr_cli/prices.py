@@ -45,9 +45,10 @@ def refresh_prices(*, region: str, write: Path | None, prices_file: Path | None)
         )
     table = PriceTable.load(write if write.exists() else prices_file)
     wanted = new_rows(listed.rows, table)
-    own = resources.files("dr_experiments").joinpath("prices.toml").read_text("utf-8")
-    start = prices_file.read_text("utf-8") if prices_file else own
     if wanted or not write.exists():
+        own = resources.files("dr_experiments").joinpath("prices.toml")
+        # What begins a new file is the one that was loaded above.
+        start = "" if write.exists() else (prices_file or own).read_text("utf-8")
         append_rows(write, wanted, start=start)
     unchanged = len(listed.rows) - len(wanted)
     typer.echo(f"{len(wanted)} rows appended to {write}, {unchanged} unchanged")

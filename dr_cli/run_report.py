@@ -7,13 +7,15 @@ from pathlib import Path
 import typer
 
 from dr_cli.amounts import hours_per_month
+from dr_cli.bench import PRICE_REGION
 from dr_cli.costs import records_file
 from dr_cli.errors import CommandError
 from dr_experiments.languages import Words
 from dr_experiments.months import Month
-from dr_experiments.pricing import PriceTable
+from dr_experiments.pricing import PriceTable, UnknownPriceError
 from dr_experiments.provenance import git_commit
-from dr_experiments.run_report import RunReport, now, read_source, write_run_report
+from dr_experiments.run_groups import group_records
+from dr_experiments.run_report import RunReport, Source, now, read_source, write_run_report
 
 
 def report_runs(
@@ -23,7 +25,7 @@ def report_runs(
     language: str,
     requests_per_month: int,
     hours: str,
-    region: str,
+    region: str | None,
     prices_file: Path | None,
 ) -> None:
     """See `dr bench report --help`."""
@@ -31,9 +33,12 @@ def report_runs(
         raise CommandError(f"--out names the page to write, such as report.html; got {out}")
     if out.is_dir():
         raise CommandError(f"{out} is a folder; --out names the page to write")
-    month = Month(region=region, prices=PriceTable.load(prices_file), hours=hours_per_month(hours))
+    prices_of = PRICE_REGION if region is None else region
+    month = Month(
+        region=prices_of, prices=PriceTable.load(prices_file), hours=hours_per_month(hours)
+    )
     options = ["--language", language, "--requests-per-month", str(requests_per_month)]
-    options += ["--hours", hours, "--region", region]
+    options += ["--hours", hours, "--region", prices_of]
     if prices_file:
         options += ["--prices", prices_file.name]
     # Folders by their last name only: what lies above may hold a person's.
@@ -44,6 +49,9 @@ def report_runs(
         sources = [
             read_source(records_file(run), name=name) for run, name in zip(runs, names, strict=True)
         ]
+        _each_once(sources)
+        if region is not None:
+            _check_region(sources, month, requests_per_month)
         out.parent.mkdir(parents=True, exist_ok=True)
         written = write_run_report(
             out,
@@ -62,6 +70,45 @@ def report_runs(
     typer.echo(f"page     {written[0]}")
     if len(written) > 1:
         typer.echo(f"figures  {written[1].parent} ({len(written) - 1} files)")
+
+
+def _each_once(sources: Sequence[Source]) -> None:
+    """Refuse what two of the files hold: it would count twice."""
+    seen: dict[tuple[str, str, str, int], str] = {}
+    for source in sources:
+        for record in source.records:
+            if record.key in seen:
+                raise CommandError(
+                    f"{record.key_words} is in {seen[record.key]} and in {source.name}; "
+                    "name one of them"
+                )
+        seen.update(dict.fromkeys((record.key for record in source.records), source.name))
+
+
+def _check_region(sources: Sequence[Source], month: Month, requests: int) -> None:
+    """Refuse a region in which nothing has a price: whoever names it wants its costs."""
+    if not any(row.region == month.region for row in month.prices.rows):
+        raise CommandError(f"no price is known for {month.region}; {_without(month.region)}")
+    groups = group_records(record for source in sources for record in source.records)
+    deployed = [group.measured for group in groups if group.measured and group.measured.setup]
+    reasons = []
+    for one in deployed:
+        try:
+            month.bill(one, requests)
+        except UnknownPriceError as error:
+            reasons.append(str(error))
+        else:
+            return
+    if reasons:
+        every = "; ".join(dict.fromkeys(reasons))
+        raise CommandError(f"nothing measured has a cost: {every}; {_without(month.region)}")
+
+
+def _without(region: str) -> str:
+    return (
+        f"ask AWS for its prices (dr bench prices --region {region} --refresh --write FILE), name "
+        f"a table with --prices, or leave out --region for those of {PRICE_REGION}"
+    )
 
 
 def _name(run: Path) -> str:

@@ -160,17 +160,17 @@ def new_rows(rows: Sequence[Price], table: PriceTable) -> list[Price]:
 def append_rows(path: Path, rows: Sequence[Price], *, start: str) -> None:
     """Append rows to a price file, which begins as `start` where it is not there yet.
 
-    The new file is read before it takes the old one's place.
+    The new text is read before it takes the old one's place.
 
     Raises:
         PriceTableError: it would contradict itself, such as two prices of one day.
     """
     before = path.read_text("utf-8") if path.exists() else start
     text = before.rstrip("\n") + "\n" + "".join(_toml(row) for row in rows)
+    PriceTable.parse(text.encode(), name=str(path))
     partial = path.with_name(f".{path.name}.part")
-    partial.write_text(text, encoding="utf-8")
     try:
-        PriceTable.load(partial)
+        partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

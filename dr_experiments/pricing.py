@@ -15,6 +15,7 @@ millisecond" and "the amount of data processed"), https://aws.amazon.com/sagemak
 Every amount here is an estimate from list prices: no free tier, discount, tax or exchange rate.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,6 +95,9 @@ SECONDS_PER_HOUR: Final = Decimal(3600)
 # 365 days / 12; the figure that AWS's own calculator uses.
 HOURS_PER_MONTH: Final = Decimal(730)
 PRICES_FILE: Final = "dr_experiments/prices.toml"
+_AMOUNT: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?")
+# No unit of a cloud costs as much: a point was forgotten.
+_HIGHEST_USD: Final = Decimal(10**6)
 
 
 class UnknownPriceError(LookupError):
@@ -105,7 +109,7 @@ class UnknownPriceError(LookupError):
 
 
 class PriceTableError(ValueError):
-    """The price file contradicts itself; the text names the row."""
+    """The price file is damaged or contradicts itself; the text names the file and the row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,23 +142,23 @@ class PriceTable:
 
     @classmethod
     def load(cls, path: Path | None = None) -> "PriceTable":
-        """Read a price file; the project's own by default. Raises `PriceTableError`."""
-        if path is None:
-            text = resources.files("dr_experiments").joinpath("prices.toml").read_text("utf-8")
-        else:
-            text = path.read_text("utf-8")
+        """Read a price file; the project's own by default.
+
+        Raises:
+            PriceTableError: it is no UTF-8, no TOML or no list of prices, a row is faulty, or two
+                rows are of one thing and one day.
+            OSError: the file cannot be read.
+        """
+        own = resources.files("dr_experiments").joinpath("prices.toml")
+        return cls.parse((path or own).read_bytes(), name=str(path or PRICES_FILE))
+
+    @classmethod
+    def parse(cls, content: bytes, *, name: str) -> "PriceTable":
+        """The table of a file's content; `name` is what an error calls it. Raises as `load`."""
         try:
-            document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise PriceTableError(f"{path or PRICES_FILE} is not TOML: {error}") from None
-        rows = tuple(_row(entry, n) for n, entry in enumerate(document.get("price", []), start=1))
-        seen: set[tuple[str, str, str | None, date]] = set()
-        for row in rows:
-            key = (row.item, row.region, row.sku, row.checked)
-            if key in seen:
-                raise PriceTableError(f"two prices for {row.name} are dated {row.checked}")
-            seen.add(key)
-        return cls(rows=rows)
+            return cls(rows=_rows(content))
+        except PriceTableError as error:
+            raise PriceTableError(f"{name}: {error}") from None
 
     def find(
         self, item: str, *, region: str, sku: str | None = None, on: date | None = None
@@ -334,32 +338,72 @@ def _not_negative(name: str, value: float | Decimal) -> Decimal:
     return number
 
 
+def _rows(content: bytes) -> tuple[Price, ...]:
+    try:
+        document = tomllib.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise PriceTableError("it is not UTF-8 text") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise PriceTableError(f"it is not TOML: {error}") from None
+    unknown = sorted(set(document) - {"price"})
+    if unknown:
+        raise PriceTableError(f"only [[price]] is known here; got {', '.join(unknown)}")
+    entries = document.get("price", [])
+    if not isinstance(entries, list):
+        raise PriceTableError("price must be a list of tables: [[price]] above each row")
+    rows = tuple(_row(entry, n) for n, entry in enumerate(entries, start=1))
+    seen: dict[tuple[str, str, str | None, date], int] = {}
+    for number, row in enumerate(rows, start=1):
+        before = seen.setdefault((row.item, row.region, row.sku, row.checked), number)
+        if before != number:
+            raise PriceTableError(
+                f"two prices for {row.name} are dated {row.checked} (prices {before} and {number})"
+            )
+    return rows
+
+
 def _row(entry: Any, number: int) -> Price:
     if not isinstance(entry, dict):
         raise PriceTableError(f"price {number} is not a table")
-    where = f"price {number} ({entry.get('item')}, {entry.get('region')}, {entry.get('sku')})"
+    names = [str(entry[key])[:40] for key in ("item", "sku", "region") if key in entry]
+    where = f"price {number} ({', '.join(names)})"
     unknown = set(entry) - {"item", "region", "sku", "usd", "source", "checked", "note"}
     if unknown:
         raise PriceTableError(f"{where} has unknown keys: {', '.join(sorted(unknown))}")
     for key in ("item", "region", "usd", "source", "checked"):
         if not entry.get(key):
             raise PriceTableError(f"{where} has no {key}")
+    # A TOML float is binary already, and a number is no size's name: `find` compares texts.
+    for key in ("item", "region", "sku", "usd", "source", "note"):
+        if not isinstance(entry.get(key, ""), str):
+            raise PriceTableError(f"{where}: {key} must be a string, in quotes")
+    # A TOML datetime is a date with a time.
+    if type(entry["checked"]) is not date:
+        raise PriceTableError(f"{where}: checked must be a date, such as 2026-11-28")
     if entry["item"] not in ITEMS:
         raise PriceTableError(f"{where}: item must be one of {', '.join(ITEMS)}")
-    if (entry.get("sku") is None) == (entry["item"] in _WITH_SKU):
+    sku = entry.get("sku")
+    if (not sku) == (entry["item"] in _WITH_SKU) or sku == "":
         raise PriceTableError(f"{where}: sku is missing, or given where there is only one")
-    # A TOML float is binary already, and a TOML datetime is a date with a time: both refused.
-    if not isinstance(entry["usd"], str) or type(entry["checked"]) is not date:
-        raise PriceTableError(f"{where}: usd must be a string and checked a date")
-    usd = Decimal(entry["usd"])
-    if not usd.is_finite() or usd <= 0:
-        raise PriceTableError(f"{where}: usd must be above 0")
     return Price(
         item=entry["item"],
         region=entry["region"],
-        sku=entry.get("sku"),
-        usd=usd,
+        sku=sku,
+        usd=_usd(entry["usd"], where),
         source=entry["source"],
         checked=entry["checked"],
         note=entry.get("note", ""),
     )
+
+
+def _usd(text: str, where: str) -> Decimal:
+    if not _AMOUNT.fullmatch(text):
+        negative = _AMOUNT.fullmatch(text.removeprefix("-"))
+        demand = "be above 0" if negative else "be a number with a point, such as 0.016"
+        raise PriceTableError(f"{where}: usd must {demand}; got {text[:40]!r}")
+    usd = Decimal(text)
+    if usd <= 0:
+        raise PriceTableError(f"{where}: usd must be above 0; got {text[:40]!r}")
+    if usd > _HIGHEST_USD:
+        raise PriceTableError(f"{where}: usd must be at most {_HIGHEST_USD:,}; got {text[:40]!r}")
+    return usd

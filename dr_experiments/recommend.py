@@ -123,7 +123,9 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
     """The choice in words, with what the next ones would cost or bring."""
     choice = ranking.choice
     if choice is None or choice.usd is None or choice.usd_round_trip is None:
-        return f"None of the measured configurations is suitable. {_reasons(ranking.others)}."
+        limit = f" (p99 of at most {_ms(wish.p99_s)} asked for)" if wish.p99_s else ""
+        reasons = _reasons(ranking.others)
+        return f"None of the measured configurations is suitable{limit}. {reasons}."
     one = choice.measured
     many = len(ranking.suitable)
     text = []
@@ -132,7 +134,8 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
         f"about {_usd(choice.usd)} a month for {wish.requests_per_month:,} requests in "
         f"{wish.region} (time in the container; {_usd(choice.usd_round_trip)} by the client's "
         f"round trip), with a p99 of {one.p99.value * 1000:,.0f} ms "
-        f"(n = {one.p99.n[0]} warm requests)."
+        f"(n = {one.p99.n[0]} warm requests)"
+        + (f", where at most {_ms(wish.p99_s)} were asked for." if wish.p99_s else ".")
     )
     if one.p99.n[0] < minimum_n(99):
         text.append(
@@ -187,6 +190,11 @@ def without_data(ranking: Ranking) -> str:
         )
     limit, name = min(limits)
     return f"{moves}; it is the cheapest while a GB costs less than {_usd(limit)}, then {name}."
+
+
+def _ms(seconds: float) -> str:
+    """A limit as it was asked for, whether it was typed in seconds or milliseconds."""
+    return f"{seconds * 1000:,.6f}".rstrip("0").rstrip(".") + " ms"
 
 
 def _usd(amount: Decimal) -> str:

@@ -6,16 +6,21 @@ sizes and identities of software; never the image, its name, or what was found i
 
 import csv
 import json
+import logging
+import math
+import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
+from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from types import MappingProxyType, UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from dr_experiments.client import Measurement
 from dr_experiments.cold_start import ReadyLine, split_cold_start
 from dr_experiments.scenarios import ScenarioResult
-from dr_experiments.targets import PLATFORM_LOCAL_AWS
+from dr_experiments.targets import PLATFORM_LOCAL_AWS, PLATFORMS
 from dr_experiments.transport import PHASES
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 
@@ -26,6 +31,11 @@ SCHEMA_VERSION: Final = 4
 _ENDPOINT_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME)
 # Seconds, in this order, as the study's own files have them (an index column comes first).
 STUDY_COLUMNS: Final = ("requestLatency", "predictionLatency", "fullLatency")
+_LOG: Final = logging.getLogger(__name__)
+
+
+class RecordsError(ValueError):
+    """A file that is not one of request records; the text names the file and the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +128,19 @@ class RequestRecord:
             return PLATFORM_LOCAL_AWS
         return self.platform
 
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What only one record has: run, scenario, configuration, and the number in its series.
+
+        A retry is part of its request, and the users of a load share one numbering.
+        """
+        return self.run_id, self.scenario, self.configuration, self.index
+
+    @property
+    def key_words(self) -> str:
+        """The key in words, for messages."""
+        return f"request {self.index} of {self.configuration} ({self.scenario}, run {self.run_id})"
+
 
 def platform_of(records: Iterable[RequestRecord]) -> str | None:
     """The platform of one run's records (`RequestRecord.measured_on`); None where none says it.
@@ -167,14 +190,31 @@ def write_jsonl(path: Path, records: Iterable[RequestRecord]) -> None:
 
 
 def read_jsonl(path: Path) -> list[RequestRecord]:
-    """Read records back; raises `ValueError` naming the line that is not one."""
-    records = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        try:
-            records.append(RequestRecord(**json.loads(line)))
-        except (json.JSONDecodeError, TypeError):
-            raise ValueError(f"{path}: line {number} is not a request record") from None
-    return records
+    """Read records back, those of earlier schemas, too.
+
+    A run that was killed while it wrote leaves a last line without its end: what stands before is
+    read, and one warning (`logging`, on stderr unless it is configured) names the file.
+
+    Raises:
+        RecordsError: a line that is no record, has another schema, or a field of another type or
+            outside its range, or a request that is there twice; the file and the line are named.
+        OSError: the file cannot be read.
+    """
+    lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
+    last = lines.pop()
+    found = [_read_line(line, f"{path}: line {n}") for n, line in enumerate(lines, start=1)]
+    if _is_cut_off(last):
+        _LOG.warning("%s: its last line, %d, is incomplete and is left out", path, len(lines) + 1)
+    elif last:
+        found.append(_read_line(last, f"{path}: line {len(lines) + 1}"))
+    first: dict[tuple[str, str, str, int], int] = {}
+    for number, record in enumerate(found, start=1):
+        before = first.setdefault(record.key, number)
+        if before != number:
+            raise RecordsError(
+                f"{path}: {record.key_words} is there twice (lines {before} and {number})"
+            )
+    return found
 
 
 def write_csv(path: Path, records: Sequence[RequestRecord]) -> None:
@@ -276,3 +316,133 @@ def digest_in(image: str | None) -> str | None:
 
 def _cell(value: Any) -> Any:
     return "" if value is None else value
+
+
+def _kinds() -> dict[str, tuple[Any, bool]]:
+    """Of each field: its type, and whether it may be null, as the dataclass declares them."""
+    found = {}
+    for name, hint in get_type_hints(RequestRecord).items():
+        options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        (kind,) = (one for one in options if one is not type(None))
+        found[name] = get_origin(kind) or kind, type(None) in options
+    return found
+
+
+_KINDS: Final = _kinds()
+_NEEDED: Final = tuple(one.name for one in fields(RequestRecord) if one.default is MISSING)
+_KIND_WORDS: Final[Mapping[Any, str]] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    dict: "an object of finite numbers",
+    list: "a list of texts",
+}
+_ABOVE_ZERO: Final = frozenset({"memory_mib", "requestLatency", "fullLatency"})
+# The engine's time is 0 for a photograph that cannot be graded. Offsets and remainders of two
+# clocks (`overhead_latency_ms`, the phases) can lie a little below zero.
+_NOT_NEGATIVE: Final = frozenset(
+    {
+        "index", "bytes_in", "bytes_out", "user", "retries", "throttles", "predictionLatency",
+        "failed_after_s", "waited_s", "container_started_to_ready_ms", "model_setup_ms",
+        "model_latency_ms", "init_duration_ms", "duration_ms", "billed_duration_ms",
+        "max_memory_mib", *PHASES,
+    }
+)  # fmt: skip
+# Thirty years of milliseconds, a terabyte: beyond it a number is damaged, and its square overflows.
+_LARGEST: Final = 10**12
+
+
+def _read_line(line: bytes, where: str) -> RequestRecord:
+    try:
+        entry = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise RecordsError(f"{where} is not UTF-8 text") from None
+    except (ValueError, RecursionError):
+        raise RecordsError(f"{where} is not a request record: it is not JSON") from None
+    fault = _fault(entry)
+    if fault:
+        raise RecordsError(f"{where} is not a request record{fault}")
+    return RequestRecord(**entry)
+
+
+def _is_cut_off(line: bytes) -> bool:
+    """Whether an object begins in `line` and does not end there."""
+    text = line.decode("utf-8", errors="replace")
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", text).partition('"')[0]
+    return text.startswith("{") and bare.count("{") > bare.count("}")
+
+
+def _fault(entry: Any) -> str | None:
+    """What speaks against a line, as the end of a sentence; None for a record."""
+    if not isinstance(entry, dict):
+        return ": it is not a JSON object"
+    schema: Any = entry.get("schema")
+    if not _is_a(schema, int):
+        return f": its schema must be a whole number; got {_shown(schema)}"
+    if not 1 <= schema <= SCHEMA_VERSION:
+        # Before the fields: those of a later schema are not known here.
+        return (
+            f" that this version can read: it has schema {_shown(schema)}, and schemas 1 to "
+            f"{SCHEMA_VERSION} are known; read it with the version of dr-endpoints that wrote it"
+        )
+    unknown = [name for name in entry if name not in _KINDS]
+    if unknown:
+        return f": no field of schema {schema} is called {_shown(unknown[0])}"
+    missing = [name for name in _NEEDED if name not in entry]
+    if missing:
+        return f": it has no {', '.join(missing)}"
+    for name, value in entry.items():
+        demand = _demand(name, value)
+        if demand:
+            return f": {name} must be {demand}; got {_shown(value)}"
+    return None
+
+
+def _demand(name: str, value: Any) -> str | None:
+    """What `value` must be to be `name`, in words; None where it is that."""
+    kind, nullable = _KINDS[name]
+    if value is None:
+        return None if nullable else _KIND_WORDS[kind]
+    if not _is_a(value, kind):
+        return _KIND_WORDS[kind] + (" or null" if nullable else "")
+    if kind in (int, float) and name != "seed" and abs(value) > _LARGEST:
+        return f"at most {_LARGEST:,}"
+    if name in _ABOVE_ZERO and value <= 0:
+        return "above 0"
+    if name in _NOT_NEGATIVE and value < 0:
+        return "at least 0"
+    if name == "platform" and value not in PLATFORMS:
+        return f"one of {', '.join(PLATFORMS)}, or null"
+    if name == "started_at" and not _is_moment(value):
+        return "a moment with its offset from UTC, such as 2026-11-28T17:57:49+00:00"
+    return None
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    # bool is a kind of int for Python, and not for JSON.
+    if kind is float:
+        known = isinstance(value, int | float) and not isinstance(value, bool)
+        return known and (isinstance(value, int) or math.isfinite(value))
+    if kind is dict:
+        return isinstance(value, dict) and all(_is_a(one, float) for one in value.values())
+    if kind is list:
+        return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return type(value) is kind
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON, short enough for a sentence."""
+    try:
+        text = json.dumps(value)
+    except ValueError:
+        # More digits than Python writes out.
+        return "a very large number"
+    return text if len(text) <= 40 else f"{text[:40]}…"

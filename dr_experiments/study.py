@@ -12,6 +12,7 @@ something.
 """
 
 import csv
+import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +39,16 @@ REALTIME: Final = "real-time"
 STUDY_REGION: Final = "us-east-1"
 _FILE: Final = re.compile(
     r"(?P<scenario>cold-start|warm-up|real-?time)-(?P<model>[A-Za-z0-9]+)-"
-    r"(?:(?P<gb>\d+)gb|(?:ml[.-])?(?P<family>[a-z]+\d+[a-z]*)[.-](?P<size>\d*x?large|medium))"
+    r"(?:(?P<gb>[1-9][0-9]*)gb|"
+    r"(?:ml[.-])?(?P<family>[a-z]+[0-9]+[a-z]*)[.-](?P<size>(?:(?:[1-9][0-9]*)?x)?large|medium))"
 )
+# As programs write a time: not what else Python takes for a number, such as 1_0 or nan.
+_NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# A nanosecond is the clock's own step, and no platform lets a request run for a day.
+_SHORTEST_S: Final = 1e-9
+_LONGEST_S: Final = 86_400.0
+# The container and the client have a clock each; two clocks run apart by far less than this.
+_CLOCKS_APART: Final = 1.001
 
 
 class StudyError(ValueError):
@@ -108,12 +117,16 @@ def read_study(folder: Path) -> Study:
     """Read every CSV file of `folder`.
 
     Raises:
-        StudyError: no CSV file, a name of another form, a missing column, or a value that is not
-            a positive number; the file and the line are named.
+        StudyError: no CSV file, a name of another form, text that is not UTF-8, a missing or
+            doubled column, a row with more or fewer fields than the header, a value that is not
+            a positive number of seconds, or a part that is longer than its whole (prediction,
+            time in the container, round trip); the file and the line are named.
     """
     if not folder.is_dir():
         raise StudyError(f"{folder} is not a folder of measurements")
-    series = [_read(path) for path in sorted(folder.glob("*.csv"))]
+    # Some systems write the ending in capitals.
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".csv")
+    series = [_read(path) for path in paths]
     if not series:
         raise StudyError(f"{folder} holds no CSV file")
     ordered = sorted(
@@ -342,21 +355,28 @@ def _candidates(claim: Claim, study: Study, *, prices: PriceTable) -> Iterator[C
         for scenario in (WARM, COLD):
             for small, large in study.pairs(scenario):
                 for column, how in itertools.product(STUDY_COLUMNS, _HOWS):
-                    value = _statistic(small, column, how) / _statistic(large, column, how)
                     where = _ratio_name(small.model, scenario, small.size, large.size, column)
-                    yield Candidate(where=where, how=how, value=value)
+                    yield from _quotient(small, large, column, how, where)
     elif claim.kind == _COLD_WARM:
         for cold, warm in itertools.product(study.of(COLD), study.of(WARM)):
             if cold.model == warm.model:
                 for column, how in itertools.product(STUDY_COLUMNS, _HOWS):
-                    yield Candidate(
-                        where=f"{cold.model}, cold {cold.size} over warm {warm.size}, "
-                        f"{COLUMN_WORDS[column]}",
-                        how=how,
-                        value=_statistic(cold, column, how) / _statistic(warm, column, how),
+                    where = (
+                        f"{cold.model}, cold {cold.size} over warm {warm.size}, "
+                        f"{COLUMN_WORDS[column]}"
                     )
+                    yield from _quotient(cold, warm, column, how, where)
     else:
         yield from _savings(study, prices=prices)
+
+
+def _quotient(
+    first: Series, second: Series, column: str, how: str, where: str
+) -> Iterator[Candidate]:
+    below = _statistic(second, column, how)
+    # A mean below 5 ms is 0 once it is rounded to 0.01 s.
+    if below > 0:
+        yield Candidate(where=where, how=how, value=_statistic(first, column, how) / below)
 
 
 def _savings(study: Study, *, prices: PriceTable) -> Iterator[Candidate]:
@@ -401,16 +421,8 @@ def _read(path: Path) -> Series:
         raise StudyError(
             f"{path.name}: a name is like warm-up-VGG19-2gb.csv or real-time-VGG19-ml.m5.xlarge.csv"
         )
-    seconds: dict[str, list[float]] = {column: [] for column in STUDY_COLUMNS}
-    with path.open(encoding="utf-8", newline="") as stream:
-        reader = csv.DictReader(stream)
-        missing = [column for column in STUDY_COLUMNS if column not in (reader.fieldnames or ())]
-        if missing:
-            raise StudyError(f"{path.name} has no column {', '.join(missing)}")
-        for row in reader:
-            for column in STUDY_COLUMNS:
-                seconds[column].append(_seconds(row[column], path.name, reader.line_num, column))
-    if not seconds[ROUND_TRIP]:
+    rows = list(_rows(path))
+    if not rows:
         raise StudyError(f"{path.name} holds no measurement")
     gb = match["gb"]
     return Series(
@@ -418,15 +430,81 @@ def _read(path: Path) -> Series:
         model=match["model"],
         memory_mib=1024 * int(gb) if gb else None,
         instance_type=None if gb else f"ml.{match['family']}.{match['size']}",
-        seconds={column: tuple(values) for column, values in seconds.items()},
+        seconds=dict(zip(STUDY_COLUMNS, zip(*rows, strict=True), strict=True)),
     )
 
 
-def _seconds(text: str | None, name: str, line: int, column: str) -> float:
+def _rows(path: Path) -> Iterator[tuple[float, ...]]:
+    """Seconds of each row in the order of `STUDY_COLUMNS`."""
+    name = path.name
     try:
-        value = float(text or "")
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        raise StudyError(f"{name}: line {line} has no positive number of seconds in {column}")
+        # Excel writes a mark before UTF-8.
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise StudyError(f"{name} is not UTF-8 text; save it as CSV in UTF-8") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header: list[str] | None = None
+    places: list[int] = []
+    try:
+        for row in reader:
+            if header is None:
+                header, places = row, _places(row, name)
+            elif row:
+                yield _row(row, header, places, f"{name}: line {reader.line_num}")
+    except csv.Error as error:
+        raise StudyError(f"{name}: line {reader.line_num} is not CSV: {error}") from None
+    if header is None:
+        raise StudyError(f"{name} is empty")
+
+
+def _places(header: Sequence[str], name: str) -> list[int]:
+    missing = [column for column in STUDY_COLUMNS if column not in header]
+    if missing:
+        hint = "; columns are parted by commas" if ";" in "".join(header) else ""
+        raise StudyError(f"{name} has no column {', '.join(missing)}{hint}")
+    twice = [column for column in STUDY_COLUMNS if header.count(column) > 1]
+    if twice:
+        raise StudyError(f"{name} has the column {', '.join(twice)} twice")
+    return [header.index(column) for column in STUDY_COLUMNS]
+
+
+def _row(
+    row: Sequence[str], header: Sequence[str], places: Sequence[int], where: str
+) -> tuple[float, ...]:
+    if len(row) != len(header):
+        # Decimals with commas look like more fields, and a row that was cut off like fewer.
+        lacking = [
+            column for column, place in zip(STUDY_COLUMNS, places, strict=True) if place >= len(row)
+        ]
+        none = f" and has no value in {', '.join(lacking)}" if lacking else ""
+        hint = "; decimals have a point" if len(row) > len(header) else ""
+        raise StudyError(
+            f"{where} has {len(row)} fields{none}, where the header has {len(header)}{hint}"
+        )
+    seconds = tuple(
+        _seconds(row[place], where, column)
+        for column, place in zip(STUDY_COLUMNS, places, strict=True)
+    )
+    container, prediction, round_trip = seconds
+    for part, part_s, whole, whole_s in (
+        (PREDICTION, prediction, CONTAINER, container),
+        (CONTAINER, container, ROUND_TRIP, round_trip * _CLOCKS_APART),
+    ):
+        if part_s > whole_s:
+            raise StudyError(
+                f"{where} has a longer {part} than {whole}, of which it is a part; "
+                "are two columns exchanged?"
+            )
+    return seconds
+
+
+def _seconds(text: str, where: str, column: str) -> float:
+    value = float(text) if _NUMBER.fullmatch(text.strip()) else 0.0
+    if value <= 0:
+        raise StudyError(f"{where} has no positive number of seconds in {column} ({text[:40]!r})")
+    if not _SHORTEST_S <= value <= _LONGEST_S:
+        raise StudyError(
+            f"{where} has {text.strip()[:40]} in {column}, and a request takes at most "
+            f"{_LONGEST_S:,.0f} seconds and at least a nanosecond"
+        )
     return value

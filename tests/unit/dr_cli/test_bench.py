@@ -104,3 +104,6 @@ def test_a_functions_url_is_measured_with_a_photograph_made_smaller(
     assert "--max-side-px 400" in page
     with pytest.raises(CommandError, match="name the endpoints to measure"):
         bench.bench_warm(["a"], url=None, function_url="https://x", out=tmp_path, **common)
+    with pytest.raises(CommandError, match=r"^a: named twice; measure it twice with two commands"):
+        bench.bench_warm(["a", "b"], url=None, functions=["a"], out=tmp_path / "twice", **common)
+    assert not (tmp_path / "twice").exists()

@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from dr_cli.amounts import hours_per_month, seconds
-from dr_cli.costs import _price_hint, print_costs, print_recommendation, read_runs
+from dr_cli.cost_commands import cost_app
+from dr_cli.costs import (
+    _price_hint,
+    print_costs,
+    print_recommendation,
+    read_qualities,
+    read_runs,
+)
 from dr_cli.errors import CommandError
 from dr_experiments.deployment_cost import FixedPart, Setup
 from dr_experiments.measured import measured, row_of
@@ -39,6 +47,7 @@ def lines(name: str, full_s: float, *, n: int = 25, failed: int = 0) -> list[str
             "start_offset_s": 0.0, "outcome": "ok" if ok else "timeout", "bytes_in": 66_147,
             "bytes_out": 700, "cold": False, "model_id": "mobilenet-demo", "model_sha256": "a",
             "requestLatency": latency / 4 if latency else None, "fullLatency": latency,
+            "retries": 0, "throttles": 0,
         }  # fmt: skip
         made.append(json.dumps(record))
     return made
@@ -75,7 +84,7 @@ def test_the_cheapest_that_is_fast_and_good_enough_is_recommended(
     recommend(run)
     text = capsys.readouterr().out
     assert f"{SERVERLESS} is the cheapest of 3 suitable configurations" in text
-    assert "p99 of 402 ms (n = 25 warm requests)" in text
+    assert "p99 of 402 ms (n = 25 warm requests), where at most 1,000 ms were asked for." in text
     assert "A p99 needs 299 requests" in text
     assert f"Faster: {SERVERLESS_3}" in text
     assert "drawn photographs" in text
@@ -97,8 +106,17 @@ def test_a_tight_wish_leaves_the_instance_and_an_impossible_one_says_why(
     run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(repository)
-    recommend(run, p99="200ms")
-    assert f"{REALTIME} is the cheapest of 1 suitable configuration:" in capsys.readouterr().out
+    recommend(run, p99="200.5ms")
+    text = capsys.readouterr().out
+    assert f"{REALTIME} is the cheapest of 1 suitable configuration:" in text
+    assert "where at most 200.5 ms were asked for" in text
+    recommend(run, p99=None)
+    assert "asked for" not in capsys.readouterr().out
+    with pytest.raises(CommandError, match=r"suitable \(p99 of at most 10 ms asked for\)\. "):
+        recommend(run, p99="10ms")
+    for bare in ("800", ""):
+        with pytest.raises(CommandError, match=r"^--p99.*(give a unit|a time is like)"):
+            recommend(run, p99=bare)
     with pytest.raises(CommandError, match="None of the measured"):
         recommend(run, p99="10ms")
     with pytest.raises(CommandError, match="no price for serverless-compute 2048 in ap-south-1"):
@@ -297,8 +315,83 @@ def test_an_instance_is_priced_for_work_that_comes_in_jobs_as_well(
     assert f"| {REALTIME} | {REALTIME} as batch |" not in out
     assert f"| {REALTIME} as batch | {REALTIME} |" in out
     assert f"no cost: {REALTIME} as async: no price for async-hour ml.m5.xlarge in us-west-2" in err
+    assert f"\n- 20 jobs a month, 300 s of start each: {REALTIME} as batch\n" in out
     with pytest.raises(CommandError, match="--also is one of async, batch; got 'queue'"):
         print_costs([run], also=("queue",), **options)
+
+
+def test_what_the_bills_take_for_granted_is_said_once_with_whose_it_is(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_costs(
+        [run], requests_per_month=90_000_000, hours="always", region="us-east-1",
+        fixed=FixedPart(), prices_file=None, also=("async",),
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    said = out.partition("Assumed:\n\n")[2].partition("\n\n")[0].splitlines()
+    # 90,000,000 x 0.02505 s / 0.7 of 730 hours, and four times as long by the round trip
+    assert said == [
+        f"- the start of a container is not billed: {SERVERLESS}, {SERVERLESS_3}",
+        f"- 2 instances at the mean load, one request at a time: {REALTIME}",
+        f"- 5 instances at the mean load, one request at a time (by round trip): {REALTIME}",
+        f"- an instance is busy for at most 70 % of its time: {REALTIME}, {REALTIME} as async",
+        "- the function's URL and data in cost nothing; data out is not counted: " + LAMBDA,
+        f"- no instance between jobs; 20 starts of 300 s a month: {REALTIME} as async",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        (SERVERLESS, {"also": ("async",)}, "--also async applies to real-time rows, and the"),
+        (
+            LAMBDA,
+            {"also": ("batch", "async"), "storage_gb": 1.5},
+            (
+                "--also batch applies to real-time rows, and the runs have none; --also async "
+                "applies to real-time rows, and the runs have none; --storage-gb applies to"
+            ),
+        ),
+        (REALTIME, {"provisioned": 1}, "--provisioned applies to serverless or Lambda rows"),
+        (SERVERLESS, {"ephemeral_mib": 600}, "--ephemeral-mib applies to Lambda rows"),
+        (REALTIME, {"cold_share": 0.1}, "--cold-share applies to Lambda rows"),
+        ("http://127.0.0.1:1", {"provisioned": 1}, "--provisioned applies to serverless"),
+    ],
+)
+def test_an_option_that_changes_no_bill_is_refused(
+    tmp_path: Path, name: str, options: dict[str, Any], said: str
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("\n".join(lines(name, 0.2)))
+    with pytest.raises(CommandError) as caught:
+        print_costs(
+            [path], requests_per_month=1, hours="always", region="us-east-1",
+            fixed=FixedPart(), prices_file=None, **options,
+        )  # fmt: skip
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "option", ["--log-gb", "--model-gb", "--image-gb", "--storage-gb", "--cold-share"]
+)
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "1e999"])
+def test_an_amount_that_is_no_number_is_refused(run: Path, option: str, value: str) -> None:
+    done = CliRunner().invoke(cost_app, ["cost", str(run), option, value])
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option}'" in done.output
+    assert isinstance(done.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"metrics": 3}', '"x"', "\N{LATIN SMALL LETTER E WITH ACUTE}"],
+)
+def test_a_package_that_does_not_say_what_it_is_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine").mkdir()
+    path = tmp_path / "mine" / "model.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(CommandError, match=r"mine/model\.json does not describe a model package"):
+        read_qualities(tmp_path)
 
 
 def test_starts_of_a_function_are_billed_by_their_measured_init(
@@ -343,12 +436,21 @@ def test_one_configuration_in_two_runs_is_refused(run: Path) -> None:
 
 
 def test_times_and_hours_are_read_or_refused() -> None:
-    assert [seconds(text) for text in ("1s", "800ms", "0.8")] == [1, 0.8, 0.8]
+    assert [seconds(text) for text in ("1s", "800ms", "0.8s", "1 s")] == [1, 0.8, 0.8, 1]
     assert [round(hours_per_month(text)) for text in ("always", "clinic", "100")] == [730, 217, 100]
-    for wrong in ("", "1h", "-1s", "0"):
+    assert [hours_per_month(text) for text in ("1", "1.5", "730")] == [1, 1.5, 730]
+    for wrong in ("", "1h", "-1s", "0", "nan", "inf", "1_0s", "0.0s", "1,5s"):
         with pytest.raises(CommandError, match="a time is like"):
             seconds(wrong)
-    for wrong in ("night", "731", "0"):
+    for bare in ("800", "0.8"):
+        with pytest.raises(CommandError, match=rf"^--p99 {bare}: give a unit: {bare}ms or {bare}s"):
+            seconds(bare, option="--p99")
+    with pytest.raises(CommandError, match=r"^800: give a unit"):
+        seconds("800")
+    for long in ("86401s", "9" * 400 + "s"):
+        with pytest.raises(CommandError, match="at most 86400s, a day"):
+            seconds(long)
+    for wrong in ("night", "731", "0", "0.00001", "0.99", "nan", "inf", "1e2", "1_0"):
         with pytest.raises(CommandError, match="hours must be"):
             hours_per_month(wrong)
 

@@ -51,3 +51,58 @@ def test_what_cannot_be_written_or_read_is_one_sentence_and_leaves_the_old_page(
     with pytest.raises(CommandError, match="line 1 is not a request record"):
         report_runs([records], out=page, **OPTIONS)  # type: ignore[arg-type]
     assert page.read_text() == "the old one"
+
+
+SERVERLESS = "dr-serverless-mobilenet-2048"
+FUNCTION = "dr-lambda-mobilenet-arm64-1024"
+
+
+def report(run: Path, region: str | None, *more: Path) -> Path:
+    page = run.with_name("page.html")
+    report_runs([run, *more], out=page, **(OPTIONS | {"region": region, "language": "en"}))  # type: ignore[arg-type]
+    return page
+
+
+@pytest.mark.parametrize(
+    ("region", "said"),
+    [
+        ("moon", "^no price is known for moon; ask AWS for its prices "),
+        ("sa-east-1", "^nothing measured has a cost: no price for data-in in sa-east-1 "),
+    ],
+)
+def test_a_region_that_was_named_and_prices_nothing_is_an_error(
+    tmp_path: Path, region: str, said: str
+) -> None:
+    run = tmp_path / "requests.jsonl"
+    write_jsonl(run, answered(SERVERLESS, [0.1, 0.2]))
+    with pytest.raises(CommandError, match=said) as caught:
+        report(run, region)
+    assert "leave out --region for those of us-east-1" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["requests.jsonl"]
+
+
+def test_a_page_is_made_where_something_has_a_price_or_nothing_is_a_deployment(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "requests.jsonl"
+    # The function is not charged for data, whose price is not known in this region.
+    write_jsonl(run, answered(SERVERLESS, [0.1, 0.2]) + answered(FUNCTION, [0.1, 0.2]))
+    assert "no price for data-in in sa-east-1" in report(run, "sa-east-1").read_text("utf-8")
+    assert "--region us-east-1" in report(run, None).read_text("utf-8")
+    write_jsonl(run, answered("http://127.0.0.1:1", [0.1, 0.2]))
+    for region in (None, "us-east-1"):
+        assert "not a deployment of the matrix" in report(run, region).read_text("utf-8")
+    with pytest.raises(CommandError, match="no price is known for moon"):
+        report(run, "moon")
+
+
+def test_what_two_files_hold_is_refused(tmp_path: Path) -> None:
+    run, copy = tmp_path / "requests.jsonl", tmp_path / "copy.jsonl"
+    write_jsonl(run, answered(SERVERLESS, [0.1, 0.2]))
+    copy.write_bytes(run.read_bytes())
+    for other in (run, copy):
+        with pytest.raises(
+            CommandError, match=rf"^request 1 of {SERVERLESS} .* is in .*/{run.name} "
+        ):
+            report(run, None, other)
+    assert not (tmp_path / "page.html").exists()

@@ -90,8 +90,9 @@ def measure_with(step: Callable[[], None]) -> Callable[[Task], list[RequestRecor
         from dr_experiments.client import Client
 
         step()
-        clock = FakeClock()
-        client = Client(task.deployed.target, clock=clock, sleep=clock.sleep)
+        target = task.deployed.target
+        assert isinstance(target, FakeTarget)
+        client = Client(target, clock=target.clock, sleep=target.clock.sleep)
         result = warm(client, PAYLOAD, requests=REQUESTS, interval_s=0)
         step()
         return records_of(result, context=RunContext(run_id=task.run_id, git_commit=None))

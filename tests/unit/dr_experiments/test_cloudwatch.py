@@ -142,7 +142,8 @@ def test_the_command_writes_minutes_and_says_what_they_are(
     said = capsys.readouterr().out
     assert "3 samples for 3 answered requests" in said
     assert "30.0" in said
-    write_jsonl(tmp_path / "requests.jsonl", [*records, *records])
+    later = [replace(record, index=record.index + len(records)) for record in records]
+    write_jsonl(tmp_path / "requests.jsonl", [*records, *later])
     command.bench_cloudwatch(tmp_path, region=None, wait_s=0)
     assert "3 of 6 answered requests have a sample so far" in capsys.readouterr().out
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dr_cli.errors import explain
 from dr_experiments.pricing import (
     ITEMS,
     Price,
@@ -194,10 +195,53 @@ checked = 2026-01-01
         (ROW + 'unit = "EUR"\n', "unit"),
         (ROW + ROW, "two prices"),
         ("[[price]", "TOML"),
+        ("a = " + "[" * 5000, "TOML"),
+        *(
+            (ROW.replace('"0.016"', f'"{usd}"'), "usd must be a number with a point")
+            for usd in ("0,02", "abc", "nan", "inf", "1e999999", "1_0", "0x1", " 1", "USD 1")
+        ),
+        (ROW.replace('"0.016"', '"\N{ARABIC-INDIC DIGIT ONE}"'), "usd must be a number"),
+        (ROW.replace('"0.016"', '"0.0"'), "usd must be above 0; got '0.0'"),
+        (ROW.replace('"0.016"', '"1e99"'), "usd must be at most 1,000,000"),
+        (ROW.replace('"0.016"', '["0.016"]'), "usd must be a string"),
+        (ROW.replace('"data-in"', "3"), "item must be a string"),
+        (ROW.replace('"data-in"', '["data-in"]'), "item must be a string"),
+        (ROW.replace('"us-east-1"', "1"), "region must be a string"),
+        (ROW.replace('"https://example.org"', "{a = 1}"), "source must be a string"),
+        (ROW.replace("data-in", "serverless-compute") + "sku = 1024\n", "sku must be a string"),
+        (ROW.replace("data-in", "serverless-compute") + 'sku = ""\n', "sku is missing"),
+        (ROW + "note = 5\n", "note must be a string"),
+        ("price = 3", r"price must be a list of tables: \[\[price\]\]"),
+        ("[price]\nusd = '1'", "price must be a list of tables"),
+        ("price = [3]", "price 1 is not a table"),
+        (ROW.replace("[[price]]", "[[prices]]"), r"only \[\[price\]\] is known here; got prices"),
+        (ROW.encode("utf-16"), "not UTF-8"),
+        (ROW.encode() + b"# \xe9\n", "not UTF-8"),
     ],
 )
-def test_a_faulty_price_file_is_refused(tmp_path: Path, text: str, named: str) -> None:
+def test_a_faulty_price_file_is_refused(tmp_path: Path, text: str | bytes, named: str) -> None:
     path = tmp_path / "prices.toml"
-    path.write_text(text)
-    with pytest.raises(PriceTableError, match=named):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(PriceTableError, match=named) as caught:
         PriceTable.load(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: ")
+    assert "\n" not in said
+    assert explain(caught.value) == said
+
+
+def test_the_row_of_a_fault_is_named_by_its_number_and_what_it_is_of(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(ROW + ROW.replace("data-in", "data-out").replace("0.016", "0,016"))
+    with pytest.raises(PriceTableError, match=r"toml: price 2 \(data-out, us-east-1\): usd must"):
+        PriceTable.load(path)
+    path.write_text(ROW + ROW)
+    with pytest.raises(PriceTableError, match=r"two prices for data-in .* \(prices 1 and 2\)"):
+        PriceTable.load(path)
+
+
+@pytest.mark.parametrize("usd", ["0.02", "2E-2", "2", "0.0000000309"])
+def test_an_amount_is_the_decimal_that_was_written(tmp_path: Path, usd: str) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(ROW.replace("0.016", usd))
+    assert PriceTable.load(path).find("data-in", region="us-east-1").usd == Decimal(usd)

@@ -353,7 +353,8 @@ def test_figures_of_an_earlier_page_do_not_stay(tmp_path: Path) -> None:
 def test_nothing_counted_or_two_models_in_one_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no counted request"):
         group_records([record(SERVERLESS, 0)])
-    two = [*answered(SERVERLESS, FAST), *answered(SERVERLESS, FAST, model_sha256="cd" * 32)]
+    other = answered(SERVERLESS, FAST, model_sha256="cd" * 32)
+    two = [*answered(SERVERLESS, FAST), *(replace(one, index=one.index + 5) for one in other)]
     with pytest.raises(ValueError, match="2 models"):
         written(tmp_path, two)
     assert not (tmp_path / "report.html").exists()

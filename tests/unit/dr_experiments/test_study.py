@@ -1,5 +1,7 @@
 """The study recomputed: every printed figure, both bases, and files of another form."""
 
+import itertools
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from dr_cli.analyse import analyse_study
 from dr_cli.errors import CommandError
 from dr_experiments.pricing import PriceTable
+from dr_experiments.records import STUDY_COLUMNS
 from dr_experiments.statistics import minimum_n, percentile, ratio_of_means
 from dr_experiments.study import (
     CLAIMS,
@@ -187,6 +190,13 @@ def test_real_time_files_give_speed_ups_between_instances(tmp_path: Path) -> Non
         ("warm-up-VGG19-2gb.csv", HEAD + "0,1,1,-1\n", "in fullLatency"),
         ("warm-up-VGG19-2gb.csv", HEAD + "0,1\n", "in predictionLatency"),
         ("notes.txt", "", "holds no CSV file"),
+        ("warm-up-VGG19-0gb.csv", HEAD + "0,1,1,1\n", "VGG19-0gb.csv: a name is like"),
+        ("warm-up-VGG19-02gb.csv", HEAD + "0,1,1,1\n", "a name is like"),
+        ("real-time-VGG19-ml.m5.0xlarge.csv", HEAD + "0,1,1,1\n", "a name is like"),
+        ("real-time-VGG19-ml.m5.2large.csv", HEAD + "0,1,1,1\n", "a name is like"),
+        ("real-time-VGG19-ml.m\N{ARABIC-INDIC DIGIT FIVE}.xlarge.csv", HEAD, "a name is like"),
+        ("real-time-VGG19.csv", HEAD + "0,1,1,1\n", "a name is like"),
+        ("WARM-UP-VGG19-2GB.CSV", HEAD + "0,1,1,1\n", "a name is like"),
     ],
 )
 def test_files_of_another_form_are_refused(
@@ -195,6 +205,89 @@ def test_files_of_another_form_are_refused(
     (tmp_path / name).write_text(content)
     with pytest.raises(StudyError, match=said):
         read_study(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["warm-up-VGG19-2gb.csv", "real-time-VGG19-ml.m5.xlarge.csv"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            HEAD + "0,1,1,1\n1,0,25,0,2,0,5\n",
+            "line 3 has 7 fields, where the header has 4; decimals have a point",
+        ),
+        (HEAD + "0,1,1,1,\n", "line 2 has 5 fields, where the header has 4; decimals"),
+        (
+            HEAD + "0,1,1\n",
+            "line 2 has 3 fields and has no value in fullLatency, where the header has 4",
+        ),
+        (HEAD + "0,1_0,1,20\n", r"in requestLatency \('1_0'\)"),
+        (HEAD + "0,1,\N{ARABIC-INDIC DIGIT ONE},1\n", "in predictionLatency"),
+        (HEAD + "0,1,1,nan\n", "line 2 has no positive number of seconds in fullLatency"),
+        (HEAD + "0,1,1,inf\n", "in fullLatency"),
+        (HEAD + "0,-1,1,1\n", "in requestLatency"),
+        (HEAD + "0,0,0,1\n", "in requestLatency"),
+        (HEAD + "0,1,,1\n", "in predictionLatency"),
+        (HEAD + "0,1,1,1\n,,,\n", "line 3 has no positive number"),
+        (HEAD + "0,1,1,1e300\n", "has 1e300 in fullLatency, and a request takes at most 86,400"),
+        (HEAD + "0,1,1e-300,1\n", "has 1e-300 in predictionLatency"),
+        (HEAD + "0,1,1.1,2\n", "a longer predictionLatency than requestLatency"),
+        (HEAD + "0,2,1,1.9\n", "a longer requestLatency than fullLatency, of which it is a part"),
+        (HEAD.replace(",", ";") + "0;1;1;1\n", "no column .*; columns are parted by commas"),
+        (HEAD.replace("\n", ",fullLatency\n") + "0,1,1,1,2\n", "the column fullLatency twice"),
+        (HEAD + '0,1,"1,1\n', "line 2 is not CSV"),
+        ("", "is empty"),
+        (HEAD + "\n\n", "holds no measurement"),
+    ],
+)
+def test_rows_of_another_form_are_refused_by_file_and_line(
+    tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(StudyError, match=said) as caught:
+        read_study(tmp_path)
+    assert str(caught.value).startswith(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["warm-up-VGG19-2gb.csv", "real-time-VGG19-ml.m5.xlarge.csv"])
+def test_encodings_are_read_or_named(tmp_path: Path, name: str) -> None:
+    text = HEAD + "0,1,0.5,2\n"
+    path = tmp_path / name
+    path.write_bytes(text.encode("utf-8-sig").replace(b"\n", b"\r\n"))
+    (read,) = read_study(tmp_path).series
+    assert [read.seconds[column] for column in read.seconds] == [(1.0,), (0.5,), (2.0,)]
+    for bad in (text.encode("utf-16"), text.encode() + b"\xff\n"):
+        path.write_bytes(bad)
+        with pytest.raises(StudyError, match=rf"^{re.escape(name)} is not UTF-8 text; save it"):
+            read_study(tmp_path)
+
+
+@pytest.mark.parametrize("swap", list(itertools.combinations(STUDY_COLUMNS, 2)))
+def test_exchanged_columns_of_the_studys_own_files_are_noticed(
+    shared_data: Path, tmp_path: Path, swap: tuple[str, str]
+) -> None:
+    for path in sorted((shared_data / "thesis-measurements").glob("*.csv")):
+        head, _, rows = path.read_text().partition("\n")
+        other = [swap[1 - swap.index(name)] if name in swap else name for name in head.split(",")]
+        (tmp_path / path.name).write_text(f"{','.join(other)}\n{rows}")
+        with pytest.raises(StudyError, match="are two columns exchanged"):
+            read_study(tmp_path)
+        (tmp_path / path.name).unlink()
+
+
+def test_other_instances_and_an_ending_in_capitals_are_read(tmp_path: Path) -> None:
+    types = ("m5.large", "g4dn.12xlarge", "t2.medium", "inf2-xlarge")
+    for one in types:
+        write(tmp_path, f"real-time-VGG19-{one}.CSV", (1, 1, 1))
+    sizes = {series.size for series in read_study(tmp_path).series}
+    assert sizes == {f"ml.{one.replace('-', '.')}" for one in types}
+
+
+def test_times_that_round_to_nothing_give_no_quotient(tmp_path: Path) -> None:
+    for gb in (1, 2):
+        write(tmp_path, f"warm-up-MobileNet-{gb}gb.csv", (0.1, 0.001, 0.2))
+        write(tmp_path, f"cold-start-MobileNet-{gb}gb.csv", (0.1, 0.001, 20))
+    assert len(errata(read_study(tmp_path), prices=PRICES)) == len(CLAIMS)
 
 
 def test_two_files_of_one_size_are_refused(tmp_path: Path) -> None:
@@ -221,6 +314,9 @@ def test_the_command_writes_and_checks_a_page(
     assert "stale text" not in page.read_text()
     analyse_study(folder, write=None, check=False)
     assert "| warm | VGG19 | 2 GB | 2 |" in capsys.readouterr().out
+    page.write_bytes(b"\xff\xfe")
+    with pytest.raises(CommandError, match=r"page\.md is not UTF-8 text"):
+        analyse_study(folder, write=page, check=True)
     page.write_text("no markers")
     with pytest.raises(StudyError, match="needs the lines"):
         analyse_study(folder, write=page, check=False)
