@@ -5,9 +5,11 @@
 (5,)
 """
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,9 @@ from inference_image.runtimes import (
     choose_signature,
     encode,
 )
+
+# What the engine says of each model on standard error, where a log is read as JSON line by line.
+_GREETING: Final = b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU."
 
 
 class LiteRTRuntime:
@@ -55,8 +60,9 @@ class LiteRTRuntime:
 
         self._name = model_path.name
         try:
-            self._interpreter = Interpreter(model_path=str(model_path), num_threads=threads)
-            self._interpreter.allocate_tensors()
+            with _without_greeting():
+                self._interpreter = Interpreter(model_path=str(model_path), num_threads=threads)
+                self._interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
             raise ModelPackageError(f"{self._name} cannot be loaded by LiteRT: {reason}") from None
@@ -179,3 +185,31 @@ class LiteRTRuntime:
 
 def _tensor(detail: Mapping[str, Any]) -> int:
     return int(detail["index"])
+
+
+@contextlib.contextmanager
+def _without_greeting() -> Iterator[None]:
+    """Hold standard error back, and then say all of it but the engine's greeting.
+
+    The engine writes from C++ and has no switch for this line.
+    """
+    with contextlib.ExitStack() as undo:
+        try:
+            held = os.memfd_create("stderr")
+            undo.callback(os.close, held)
+            real = os.dup(2)
+            undo.callback(os.close, real)
+        except OSError:
+            # Standard error is closed, or no file is left: then it is said.
+            yield
+            return
+        os.dup2(held, 2)
+        try:
+            yield
+        finally:
+            os.dup2(real, 2)
+            os.lseek(held, 0, os.SEEK_SET)
+            with open(held, "rb", closefd=False) as said:
+                rest = b"".join(line for line in said if line.rstrip() != _GREETING)
+            with contextlib.suppress(OSError):
+                os.write(2, rest)

@@ -1,5 +1,7 @@
 """What is the same for every engine: the input's scaling and what an output means."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,11 @@ from inference_image.runtimes import (
     check_input_range,
     choose_signature,
     encode,
+    litert,
     pixel_range,
 )
+from inference_image.runtimes.litert import LiteRTRuntime
+from tests.service_harness import TINY_MODEL
 
 FACTS = Facts(
     input_size_px=8,
@@ -198,3 +203,25 @@ def test_what_an_output_holds_is_seen_or_refused(
         return
     with pytest.raises(ModelPackageError, match="do not add up to 1"):
         plain_model._kind(opened, "scores", InputEncoding(), 8)
+
+
+def test_the_engine_does_not_greet_and_all_else_on_standard_error_is_kept(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    LiteRTRuntime(TINY_MODEL / "model.tflite", threads=1)
+    assert capfd.readouterr().err == ""
+    with litert._without_greeting():
+        os.write(2, litert._GREETING + b"\nERROR: another thing\n")
+        os.write(2, b"WARNING: no end")
+    assert capfd.readouterr().err == "ERROR: another thing\nWARNING: no end"
+
+
+def test_what_the_engine_says_before_it_fails_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        with litert._without_greeting():
+            os.write(2, b"why\n")
+            raise ValueError("a fault")
+
+    with pytest.raises(ValueError, match="a fault"):
+        fail()
+    assert capfd.readouterr().err == "why\n"
