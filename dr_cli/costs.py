@@ -1,5 +1,6 @@
 """`dr bench cost` and `dr bench recommend`: what measured deployments cost, and which to take."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from dr_experiments.deployment_cost import (
     MODE_LAMBDA,
     FixedPart,
 )
-from dr_experiments.measured import Measured, measured
+from dr_experiments.measured import Measured, joined, only_fresh
 from dr_experiments.months import ROUND_TRIP, Month
 from dr_experiments.price_list import LISTED_ITEMS
 from dr_experiments.pricing import ITEM_DATA_IN, PriceTable, UnknownPriceError
@@ -168,22 +169,28 @@ def print_recommendation(
 def read_runs(runs: Sequence[Path]) -> tuple[Measured, ...]:
     """Configurations of all runs; a run is a folder of `dr bench`, or its requests.jsonl.
 
+    Fresh containers of one run join what another measured warm; what none did is named on stderr.
+
     Raises:
-        CommandError: no records, a line that is none, or one configuration in two runs.
+        CommandError: no records, a line that is none, or one configuration warm in two runs.
     """
-    found: list[Measured] = []
-    for run in runs:
-        try:
-            found += measured(read_jsonl(records_file(run)))
-        except ValueError as error:
-            raise CommandError(str(error)) from None
-    names = [one.name for one in found]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise CommandError(f"{', '.join(twice)}: measured in two of the runs; name one of them")
+    try:
+        records = [read_jsonl(records_file(run)) for run in runs]
+        found = joined(records)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    fresh = only_fresh(itertools.chain(*records))
+    for name, count in fresh.items():
+        typer.echo(
+            f"left out: {name}: fresh containers alone gave its {count} answers, and a cost starts "
+            "from warm ones; measure it warm, too, and name both runs",
+            err=True,
+        )
+    if not found and fresh:
+        raise CommandError("none of these runs has a warm answer; the reasons are above")
     if not found:
         raise CommandError("no request of these runs was answered; there is nothing to compute")
-    return tuple(found)
+    return found
 
 
 def records_file(run: Path) -> Path:

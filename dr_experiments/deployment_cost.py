@@ -345,9 +345,7 @@ def _lambda(setup: Setup, traffic: Traffic, seconds: Decimal, usd: _Usd) -> _Par
         assumptions += (_kept_warm(setup, traffic, busy),)
     extra = max(0, setup.ephemeral_mib - FREE_EPHEMERAL_MIB)
     if extra:
-        parts["ephemeral storage"] = (
-            busy * extra / _MIB_PER_GB * usd(pricing.ITEM_LAMBDA_STORAGE)
-        )
+        parts["ephemeral storage"] = busy * extra / _MIB_PER_GB * usd(pricing.ITEM_LAMBDA_STORAGE)
     return parts, assumptions
 
 

@@ -72,8 +72,8 @@ class Month:
         if starts and one.init_s is None:
             raise UnknownPriceError(
                 "starts are billed by their init phase, and the run has none; measure fresh "
-                "containers by the function's name (dr bench cold --function), or leave out "
-                "--cold-share"
+                "containers by the function's name (dr bench cold --function) and name that run, "
+                "too, or leave out --cold-share"
             )
         summary = one.container if basis == CONTAINER else one.round_trip
         traffic = Traffic(
