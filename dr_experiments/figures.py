@@ -160,7 +160,13 @@ def svg_text(figure: Any) -> str:
     with mpl.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "dr", "font.family": "sans-serif"}
     ):
-        figure.savefig(stream, format="svg", metadata={"Date": None}, transparent=True)
+        figure.savefig(
+            stream,
+            format="svg",
+            # None of it is shown, and all of it is English, whatever the page is in.
+            metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
+            transparent=True,
+        )
     text = stream.getvalue()
     # Only the element: a page holds one XML declaration at most, and it is not this one.
     return text[text.index("<svg") :]

@@ -216,15 +216,15 @@ def png_bytes(figure: Any) -> bytes:
 
 def with_prices(
     found: Sequence[Measured], month: Month, requests: int
-) -> tuple[list[Measured], list[tuple[Measured, str]]]:
-    """Those that have a price, and the others with the reason."""
+) -> tuple[list[Measured], list[tuple[Measured, UnknownPriceError]]]:
+    """Those that have a price, and the others with what is missing."""
     priced: list[Measured] = []
     missing = []
     for one in found:
         try:
             month.bill(one, requests)
         except UnknownPriceError as error:
-            missing.append((one, str(error)))
+            missing.append((one, error))
         else:
             priced.append(one)
     return priced, missing

@@ -19,7 +19,7 @@ from dr_experiments.deployment_cost import Bill
 from dr_experiments.languages import Words
 from dr_experiments.measured import Measured
 from dr_experiments.months import ROUND_TRIP, Month
-from dr_experiments.pricing import Price
+from dr_experiments.pricing import Price, UnknownPriceError
 from dr_experiments.run_groups import Group, interleaved
 from dr_experiments.statistics import (
     BOOTSTRAP_DRAWS,
@@ -357,7 +357,8 @@ def _costs(
             name_of[id(one)] = names[id(group)]
     priced, missing = run_figures.with_prices(candidates, month, requests)
     notes = [
-        words("caption.no_price", name=name_of[id(one)], reason=reason) for one, reason in missing
+        words("caption.no_price", name=name_of[id(one)], reason=_reason(error, words))
+        for one, error in missing
     ]
     if not priced:
         notes.insert(0, words("caption.no_costs", region=month.region))
@@ -405,6 +406,25 @@ def _costs(
         notes=tuple(notes),
     )
     yield _even(priced, words, name_of, month=month)
+
+
+def _reason(error: UnknownPriceError, words: Words) -> str:
+    """What is missing for a price, in the page's language."""
+    row = " ".join(part for part in (error.item, error.sku) if part)
+    return words(
+        f"reason.{error.kind}",
+        item=item_name(error.item or "", error.sku, words),
+        row=row,
+        region=error.region or "",
+    )
+
+
+def item_name(item: str, sku: str | None, words: Words) -> str:
+    """What is sold, with its size, instance type or architecture."""
+    name = words.named("item", item)
+    if sku is None:
+        return name
+    return f"{name}, {sku} MiB" if sku.isdecimal() else f"{name}, {sku}"
 
 
 def _even(

@@ -73,13 +73,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Path]]:
 
 
 def written(
-    tmp_path: Path, records: list[RequestRecord], language: str = "en"
+    tmp_path: Path, records: list[RequestRecord], language: str = "en", month: Month = MONTH
 ) -> tuple[str, list[Path]]:
     run = tmp_path / "requests.jsonl"
     write_jsonl(run, records)
     report = RunReport(
         sources=[read_source(run, name="run")],
-        month=MONTH,
+        month=month,
         requests=20_000,
         command="dr bench report run",
         git_commit="c0ffee",
@@ -334,6 +334,76 @@ def test_no_english_words_or_points_are_left_in_portuguese(
     assert re.search(r"\b0\.\d", english)
     assert not re.search(r"\s0\.\d", text)
     assert re.search(r"\s0,\d", text)
+
+
+class _Texts(HTMLParser):
+    """What a reader sees, texts of figures included; `without` are quoted as they were given."""
+
+    def __init__(self, page: str, *, without: tuple[str, ...]) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._in_style = False
+        self.feed(page)
+        for quoted in without:
+            self.found = [text.replace(quoted, "") for text in self.found]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_style = tag == "style"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_style = False
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and not self._in_style:
+            self.found.append(" ".join(data.split()))
+
+
+def of_several_kinds() -> list[RequestRecord]:
+    """What has no price, a size without one, a function, a change since the commit, two runs."""
+    return [
+        *everything(),
+        *answered("http://127.0.0.1:1", FAST, mode="local", git_commit="c0ffee+changes"),
+        *answered("dr-realtime-mobilenet-m4-xlarge", FAST, mode="realtime",
+                  instance_type="ml.m4.xlarge", platform="aws"),
+        *answered("my-function", FAST, mode="lambda", memory_mib=1024, architecture="arm64"),
+        *answered(SERVERLESS, SLOW, run_id="r3", platform="local-aws"),
+        *load(SERVERLESS_3, 4),
+        *(replace(one, scenario="loadgen-offline", run_id="r4") for one in load(SERVERLESS_3, 4)),
+        *cold_starts(SERVERLESS_3, [2.0, 2.1], phases=False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "ap-south-1"])
+def test_a_portuguese_page_of_many_kinds_of_runs_has_no_english_in_it(
+    tmp_path: Path, region: str
+) -> None:
+    quoted = ("no answer within 60 s", "<b>broken</b>")
+    month = replace(MONTH, region=region)
+    pages = {
+        language: " \n ".join(
+            _Texts(written(tmp_path, of_several_kinds(), language, month)[0], without=quoted).found
+        )
+        for language in ("en", "pt-BR")
+    }
+    # Without places, since what stands in them differs; short words may be names in both.
+    said = set()
+    for key, entry in all_words().items():
+        for part in re.split(r"\{\w+\}", entry["en"]):
+            if len(part.strip()) > 12 and part not in entry["pt-BR"]:
+                assert part.strip() not in pages["pt-BR"], key
+                said |= {key} if part.strip() in pages["en"] else set()
+    assert len(said) > 60, "the page shows too little to say something about its words"
+    stop = r"\b(the|of|and|is|are|was|were|not|no price|with|from|by|for|that|which|has|an|add)\b"
+    assert re.search(stop, pages["en"])
+    assert re.findall(stop, pages["pt-BR"]) == []
+
+
+def test_a_missing_price_is_named_in_the_language_of_the_page(tmp_path: Path) -> None:
+    records = [*answered("http://127.0.0.1:1", FAST), *answered(SERVERLESS, FAST)]
+    text, _ = written(tmp_path, records, "pt-BR", replace(MONTH, region="ap-south-1"))
+    assert "não é uma implantação da matriz" in text
+    assert "não se conhece preço de endpoint serverless, computação, 2048 MiB em ap-south-1" in text
+    assert "(serverless-compute 2048)" in text  # the name by which a row is added
 
 
 def test_the_same_records_give_the_same_page(tmp_path: Path) -> None:
