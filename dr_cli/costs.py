@@ -20,7 +20,7 @@ from dr_experiments.deployment_cost import (
     FixedPart,
 )
 from dr_experiments.measured import Measured, joined, only_fresh
-from dr_experiments.months import ROUND_TRIP, Month
+from dr_experiments.months import CONTAINER, ROUND_TRIP, Month, spread, usd_digits
 from dr_experiments.price_list import LISTED_ITEMS
 from dr_experiments.pricing import ITEM_DATA_IN, PriceTable, UnknownPriceError
 from dr_experiments.recommend import (
@@ -98,16 +98,36 @@ def print_costs(
             missing.append(f"{one.name}: {error}")
             continue
         bills[one.name] = one
-        parts = ", ".join(f"{name} {usd:.4f}" for name, usd in bill.parts.items())
-        rows.append((one.name, str(one.container.n), f"{other.usd:.4f}", f"{bill.usd:.4f}", parts))
+        # Without commas in the numbers, which would end a part.
+        parts = ", ".join(
+            f"{name} {_exact(usd).replace(',', '')}" for name, usd in bill.parts.items()
+        )
+        bounds = (
+            spread(
+                [month.bill(one, requests_per_month, side=s, basis=b).usd for s in (-1, 1)], _exact
+            )
+            for b in (ROUND_TRIP, CONTAINER)
+        )
+        rows.append(
+            (one.name, str(one.container.n), _exact(other.usd), _exact(bill.usd), parts, *bounds)
+        )
     if rows:
         typer.echo(
             f"USD per month for {requests_per_month:,} requests within {within:.0f} hours, "
-            f"{region}, list prices:\n"
+            f"{region}, list prices; low to high with the mean time at the bounds of its 95 % "
+            "interval:\n"
         )
         typer.echo(
             markdown_table(
-                ("configuration", "n", "by round trip", "by time in the container", "of which"),
+                (
+                    "configuration",
+                    "n",
+                    "by round trip",
+                    "by time in the container",
+                    "of which",
+                    "by round trip, low to high",
+                    "in the container, low to high",
+                ),
                 rows,
             )
         )
@@ -271,13 +291,24 @@ def _row(option: Option) -> tuple[str, ...]:
     )
 
 
+def _exact(amount: Decimal) -> str:
+    return usd_digits(amount, least=4)
+
+
 def _print_curves(found: Sequence[Measured], month: Month) -> None:
     """Cost by requests per month, and where one mode becomes cheaper than another."""
     typer.echo("\nUSD per month by requests per month (time in the container):\n")
     typer.echo(
         markdown_table(
-            ("configuration", *(f"{n:,}" for n in _CURVE)),
-            [(one.name, *(f"{month.bill(one, n).usd:.2f}" for n in _CURVE)) for one in found],
+            ("configuration", "n", *(f"{n:,}" for n in _CURVE)),
+            [
+                (
+                    one.name,
+                    str(one.container.n),
+                    *(usd_digits(month.bill(one, n).usd) for n in _CURVE),
+                )
+                for one in found
+            ],
         )
     )
     rows = []
@@ -289,12 +320,19 @@ def _print_curves(found: Sequence[Measured], month: Month) -> None:
             )
         )
         at = "never" if crossing.at.requests is None else f"{crossing.at.requests:,}"
-        rows.append((crossing.first.name, crossing.second.name, at, bounds))
+        n = f"{crossing.first.container.n} / {crossing.second.container.n}"
+        rows.append((crossing.first.name, crossing.second.name, at, bounds, n))
     if rows:
         typer.echo("\nFrom how many requests per month the second is cheaper:\n")
         typer.echo(
             markdown_table(
-                ("first", "second", "requests per month", "with both times at their 95 % bounds"),
+                (
+                    "first",
+                    "second",
+                    "requests per month",
+                    "with both times at their 95 % bounds",
+                    "n",
+                ),
                 rows,
             )
         )

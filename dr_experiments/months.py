@@ -127,6 +127,22 @@ class Month:
         ]
 
 
+def spread(bounds: Sequence[Decimal], digits: Callable[[Decimal], str]) -> str:
+    """Both bounds in the digits of their amount, or one where they look alike."""
+    return " to ".join(dict.fromkeys(map(digits, bounds)))
+
+
+def usd_digits(amount: Decimal, *, least: int = 2) -> str:
+    """USD with at least so many decimals, and two digits that mean something below a dollar."""
+    places = least if amount >= 1 or not amount else max(least, 1 - amount.adjusted())
+    return f"{amount:,.{places}f}"
+
+
+def in_usd(amount: Decimal) -> str:
+    """Cents, or two digits that mean something where it is less than a dollar."""
+    return f"{usd_digits(amount)} USD"
+
+
 def _bound(summary: Summary, side: int) -> float:
     bound = {-1: summary.mean_low, 0: summary.mean, 1: summary.mean_high}[side]
     # A few scattered values can have a lower bound below zero; the smallest value is above it.

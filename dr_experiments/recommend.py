@@ -17,6 +17,7 @@ from typing import Final
 from dr_experiments.deployment_cost import FixedPart
 from dr_experiments.measured import Measured
 from dr_experiments.months import CONTAINER, ROUND_TRIP, Month
+from dr_experiments.months import in_usd as _usd
 from dr_experiments.pricing import HOURS_PER_MONTH, PriceTable, UnknownPriceError
 from dr_experiments.statistics import minimum_n
 from dr_experiments.targets import PLATFORM_AWS, PLATFORM_LOCAL_AWS
@@ -187,12 +188,6 @@ def without_data(ranking: Ranking) -> str:
         )
     limit, name = min(limits)
     return f"{moves}; it is the cheapest while a GB costs less than {_usd(limit)}, then {name}."
-
-
-def _usd(amount: Decimal) -> str:
-    """Cents, or two digits that mean something where it is less than a dollar."""
-    places = 2 if amount >= 1 or not amount else 1 - amount.adjusted()
-    return f"{amount:,.{places}f} USD"
 
 
 def _reasons(others: Sequence[Option]) -> str:

@@ -268,6 +268,34 @@ def test_costs_on_both_bases_with_curves_and_break_even(
     assert "http://127.0.0.1:8080: not a deployment" in err
 
 
+def test_every_table_of_costs_has_its_n_and_amounts_below_a_cent_are_no_zeros(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_costs(
+        [run], requests_per_month=20_000, hours="always", region="us-east-1",
+        fixed=FixedPart(), prices_file=None,
+    )  # fmt: skip
+    month, curve, even = (
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+        for block in re.findall(r"(?:^\|.*\n)+", capsys.readouterr().out, flags=re.MULTILINE)
+    )
+    for table, column in ((month, 1), (curve, 1), (even, 4)):
+        assert table[0][column] == "n"
+        assert {row[column] for row in table[2:]} == {"25 / 25" if table is even else "25"}
+    # 100 x 0.1002 s x 0.00004, and (66,147 + 700) x 100 bytes at 0.016 a GB where data is charged.
+    row = next(row for row in curve if row[0] == SERVERLESS)
+    assert row[2] == "0.00050"
+    assert not any(re.fullmatch(r"0\.0*", cell) for row in (*month[2:], *curve[2:]) for cell in row)
+    assert month[0][5:] == ["by round trip, low to high", "in the container, low to high"]
+    one = next(one for one in read_runs([run]) if one.name == SERVERLESS)
+    billed = Month(region="us-east-1", prices=PriceTable.load())
+    low, high = (billed.bill(one, 20_000, side=side).usd for side in (-1, 1))
+    assert low < high
+    assert next(row for row in month if row[0] == SERVERLESS)[6] == f"{low:.4f} to {high:.4f}"
+    # An instance costs the same at both bounds.
+    assert next(row for row in month if row[0] == REALTIME)[5] == "167.9199"
+
+
 def test_containers_kept_warm_and_volumes_are_in_the_bill(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
