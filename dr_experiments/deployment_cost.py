@@ -330,7 +330,9 @@ def _lambda(setup: Setup, traffic: Traffic, seconds: Decimal, usd: _Usd) -> _Par
     on_warm = _seconds_on_warm(setup, traffic, busy)
     starts = traffic.requests * traffic.cold_share * traffic.init_s * memory_gb
     rate = usd(pricing.ITEM_LAMBDA_COMPUTE, setup.architecture)
-    assumptions = ("the function's URL and data in cost nothing; data out is not counted",)
+    assumptions: tuple[str, ...] = (
+        "the function's URL and data in cost nothing; data out is not counted",
+    )
     parts = {
         "requests": Decimal(traffic.requests) / 10**6 * usd(pricing.ITEM_LAMBDA_REQUEST),
         "compute": (busy - on_warm) * memory_gb * rate,

@@ -57,6 +57,7 @@ def test_what_records_and_prices_can_name_has_words() -> None:
         (0.00123, "1.23", "1,23"),
         (0.0123, "12.3", "12,3"),
         (1.2345, "1,234", "1.234"),
+        (-0.12058, "-121", "-121"),
         (None, "\N{EN DASH}", "\N{EN DASH}"),
     ],
 )

@@ -6,7 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,6 +156,78 @@ def test_no_two_of_a_dozen_configurations_look_the_same() -> None:
         for dot in dots
     }
     assert len(looks) == 24
+
+
+def tick_labels(axis: Any) -> list[str]:
+    low, high = sorted(axis.get_view_interval())
+    return [
+        axis.get_major_formatter()(where, None)
+        for where in axis.get_majorticklocs()
+        if low <= where <= high
+    ]
+
+
+def test_a_logarithmic_axis_can_be_read_between_its_powers_of_ten() -> None:
+    seconds = {SERVERLESS: [0.032, 0.034], SERVERLESS_3: [0.06, 0.065], REALTIME: [1.1, 1.2]}
+    groups = group_records([r for name, values in seconds.items() for r in answered(name, values)])
+    labels = {id(group): group.configuration for group in groups}
+    boxes = run_figures.box_figure(groups, Words("pt-BR"), labels).axes[0]
+    assert tick_labels(boxes.xaxis) == ["50", "100", "200", "500", "1.000"]
+    priced = [one for group in groups if (one := group.measured)]
+    names = list(seconds)
+    scatter = run_figures.cost_figure(priced, MONTH, 20_000, Words("en"), names).axes[0]
+    assert scatter.get_xscale() == run_figures.cost_scale(priced) == "log"
+    assert {"50", "200", "500"} <= set(tick_labels(scatter.xaxis))
+    assert {"0.2", "0.5", "20", "50"} <= set(tick_labels(scatter.yaxis))
+    # Over many decades powers of ten are enough, and there is no room for more.
+    curves = run_figures.curve_figure(priced, MONTH, Words("en"), names).axes[0]
+    assert tick_labels(curves.xaxis) == ["100", "10,000", "1,000,000", "100,000,000"]
+
+
+def test_a_figure_of_times_that_are_near_each_other_begins_at_zero() -> None:
+    found = [group.measured for group in group_records(everything()) if group.warm_s]
+    priced = [one for one in found if one is not None]
+    names = [one.name for one in priced]
+    axes = run_figures.cost_figure(priced, MONTH, 20_000, Words("en"), names).axes[0]
+    assert (axes.get_xscale(), axes.get_xlim()[0]) == ("linear", 0)
+
+
+def test_only_the_cheapest_of_each_mode_and_model_is_drawn_where_there_are_many() -> None:
+    sizes = [f"dr-serverless-mobilenet-{mib}" for mib in (1024, 2048, 3072, 4096, 5120, 6144)]
+    few = [one for name in sizes for one in answered(name, FAST)]
+    (picture,) = section(made(few), "even").pictures
+    assert len(picture.draw().axes[0].lines) == 6
+    assert "Drawn is the cheapest" not in picture.caption
+    other = [
+        one
+        for name in ("dr-serverless-vgg19-2048", "dr-serverless-vgg19-3072")
+        for one in answered(name, SLOW, model_id="vgg19-demo")
+    ]
+    found = section(made([*few, *other, *answered(REALTIME, FAST)]), "even")
+    (picture,) = found.pictures
+    axes = picture.draw().axes[0]
+    assert {re.split(r"[\n,]", text.get_text())[0] for text in axes.texts} == {
+        sizes[0], "dr-serverless-vgg19-2048", REALTIME,
+    }  # fmt: skip
+    assert len(axes.lines) == 3
+    assert "20,000 requests a month: 3 of 9 configurations" in picture.caption
+    # The table has every pair, with the n of both.
+    assert len(found.tables[0].rows) == 8
+    assert {row[3].text for row in found.tables[0].rows} == {"5 / 5"}
+
+
+def test_names_at_the_ends_of_near_lines_do_not_lie_upon_each_other() -> None:
+    (group,) = group_records(answered(SERVERLESS, FAST))
+    assert group.measured is not None
+    # The last is too long for a line, and breaks between words.
+    names = [f"configuration {number}" for number in range(7)]
+    priced, names = [group.measured] * 8, [*names, f"{SERVERLESS}+tensorflow+saved (warm)"]
+    axes = run_figures.curve_figure(priced, MONTH, Words("en"), names).axes[0]
+    heights = sorted(text.xyann[1] for text in axes.texts)
+    assert all(above - below >= 0.065 for below, above in pairwise(heights))
+    assert heights[0] > 0
+    assert heights[-1] <= 1
+    assert f"{SERVERLESS}+tensorflow+saved\n(warm), n = 5" in {t.get_text() for t in axes.texts}
 
 
 def test_cold_starts_that_cannot_be_split_have_no_figure() -> None:
