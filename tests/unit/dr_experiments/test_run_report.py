@@ -1,5 +1,6 @@
 """The page about recorded runs: what stands in it, and what must not."""
 
+import io
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageChops
 
 from dr_experiments import run_figures
 from dr_experiments.deployment_cost import MODES, Setup
+from dr_experiments.figures import svg_text
 from dr_experiments.languages import Words, all_words
 from dr_experiments.months import Month
 from dr_experiments.pricing import ITEMS, Price, PriceTable
@@ -214,6 +217,21 @@ def test_only_the_cheapest_of_each_mode_and_model_is_drawn_where_there_are_many(
     # The table has every pair, with the n of both.
     assert len(found.tables[0].rows) == 8
     assert {row[3].text for row in found.tables[0].rows} == {"5 / 5"}
+
+
+def test_a_figure_is_small_and_looks_as_it_was_drawn() -> None:
+    groups = group_records(cold_starts(SERVERLESS, [12.0, 12.5, 13.0]))
+    figure = run_figures.phase_figure(groups, Words("en"), {id(groups[0]): "x"})
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=130, facecolor="white")
+    small = run_figures.png_bytes(figure)
+    assert len(small) < 0.6 * len(drawn.getvalue())
+    before, after = (Image.open(one).convert("RGB") for one in (drawn, io.BytesIO(small)))
+    # Of 256 shades; that of the shortest phase among them, which other phases must not take over.
+    assert max(high for _, high in ImageChops.difference(before, after).getextrema()) <= 10
+    svg = svg_text(figure)
+    assert any("12.50" in text for text in re.findall(r">([^<]*)</text>", svg))
+    assert not re.search(r"<[^>]*\d\.\d{3}[^>]*>", svg)
 
 
 def test_names_at_the_ends_of_near_lines_do_not_lie_upon_each_other() -> None:
