@@ -35,7 +35,8 @@ _LINE_HEIGHT: Final = 0.033
 _LEGEND_INCHES: Final = 0.18
 # A logarithmic axis whose bounds are nearer has ticks at 1, 2 and 5; numbers are wider than high.
 _MANY_DECADES: Final = {"x": 2e3, "y": 1e6}
-_CURVE: Final = tuple(int(10 ** (step / 8)) for step in range(16, 65))
+# As far as a break-even is looked for, so that each one of the table is drawn.
+_CURVE: Final = tuple(int(10 ** (step / 8)) for step in range(16, 73))
 
 
 def box_figure(groups: Sequence[Group], words: Words, labels: Mapping[int, str]) -> Any:

@@ -185,6 +185,8 @@ def test_a_logarithmic_axis_can_be_read_between_its_powers_of_ten() -> None:
     # Over many decades powers of ten are enough, and there is no room for more.
     curves = run_figures.curve_figure(priced, MONTH, Words("en"), names).axes[0]
     assert tick_labels(curves.xaxis) == ["100", "10,000", "1,000,000", "100,000,000"]
+    # "never" means not below a billion, and all that lies below it can be seen.
+    assert curves.get_xlim() == (100, 10**9)
 
 
 def test_a_figure_of_times_that_are_near_each_other_begins_at_zero() -> None:
