@@ -1,5 +1,6 @@
 """`dr bench cost` and `dr bench recommend`: what measured deployments cost, and which to take."""
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,8 +21,8 @@ from dr_experiments.deployment_cost import (
     FixedPart,
     Setup,
 )
-from dr_experiments.measured import Measured, measured
-from dr_experiments.months import ROUND_TRIP, Month
+from dr_experiments.measured import Measured, joined, only_fresh
+from dr_experiments.months import CONTAINER, ROUND_TRIP, Month, spread, usd_digits
 from dr_experiments.price_list import LISTED_ITEMS
 from dr_experiments.pricing import ITEM_DATA_IN, PriceTable, UnknownPriceError
 from dr_experiments.recommend import (
@@ -111,16 +112,36 @@ def print_costs(
         bills[one.name] = one
         for words in _assumptions(one, bill, other):
             assumed.setdefault(words, []).append(one.name)
-        parts = ", ".join(f"{name} {usd:.4f}" for name, usd in bill.parts.items())
-        rows.append((one.name, str(one.container.n), f"{other.usd:.4f}", f"{bill.usd:.4f}", parts))
+        # Without commas in the numbers, which would end a part.
+        parts = ", ".join(
+            f"{name} {_exact(usd).replace(',', '')}" for name, usd in bill.parts.items()
+        )
+        bounds = (
+            spread(
+                [month.bill(one, requests_per_month, side=s, basis=b).usd for s in (-1, 1)], _exact
+            )
+            for b in (ROUND_TRIP, CONTAINER)
+        )
+        rows.append(
+            (one.name, str(one.container.n), _exact(other.usd), _exact(bill.usd), parts, *bounds)
+        )
     if rows:
         typer.echo(
             f"USD per month for {requests_per_month:,} requests within {within:.0f} hours, "
-            f"{region}, list prices:\n"
+            f"{region}, list prices; low to high with the mean time at the bounds of its 95 % "
+            "interval:\n"
         )
         typer.echo(
             markdown_table(
-                ("configuration", "n", "by round trip", "by time in the container", "of which"),
+                (
+                    "configuration",
+                    "n",
+                    "by round trip",
+                    "by time in the container",
+                    "of which",
+                    "by round trip, low to high",
+                    "in the container, low to high",
+                ),
                 rows,
             )
         )
@@ -185,22 +206,28 @@ def print_recommendation(
 def read_runs(runs: Sequence[Path]) -> tuple[Measured, ...]:
     """Configurations of all runs; a run is a folder of `dr bench`, or its requests.jsonl.
 
+    Fresh containers of one run join what another measured warm; what none did is named on stderr.
+
     Raises:
-        CommandError: no records, a line that is none, or one configuration in two runs.
+        CommandError: no records, a line that is none, or one configuration warm in two runs.
     """
-    found: list[Measured] = []
-    for run in runs:
-        try:
-            found += measured(read_jsonl(records_file(run)))
-        except ValueError as error:
-            raise CommandError(str(error)) from None
-    names = [one.name for one in found]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise CommandError(f"{', '.join(twice)}: measured in two of the runs; name one of them")
+    try:
+        records = [read_jsonl(records_file(run)) for run in runs]
+        found = joined(records)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    fresh = only_fresh(itertools.chain(*records))
+    for name, count in fresh.items():
+        typer.echo(
+            f"left out: {name}: fresh containers alone gave its {count} answers, and a cost starts "
+            "from warm ones; measure it warm, too, and name both runs",
+            err=True,
+        )
+    if not found and fresh:
+        raise CommandError("none of these runs has a warm answer; the reasons are above")
     if not found:
         raise CommandError("no request of these runs was answered; there is nothing to compute")
-    return tuple(found)
+    return found
 
 
 def records_file(run: Path) -> Path:
@@ -349,13 +376,24 @@ def _row(option: Option) -> tuple[str, ...]:
     )
 
 
+def _exact(amount: Decimal) -> str:
+    return usd_digits(amount, least=4)
+
+
 def _print_curves(found: Sequence[Measured], month: Month) -> None:
     """Cost by requests per month, and where one mode becomes cheaper than another."""
     typer.echo("\nUSD per month by requests per month (time in the container):\n")
     typer.echo(
         markdown_table(
-            ("configuration", *(f"{n:,}" for n in _CURVE)),
-            [(one.name, *(f"{month.bill(one, n).usd:.2f}" for n in _CURVE)) for one in found],
+            ("configuration", "n", *(f"{n:,}" for n in _CURVE)),
+            [
+                (
+                    one.name,
+                    str(one.container.n),
+                    *(usd_digits(month.bill(one, n).usd) for n in _CURVE),
+                )
+                for one in found
+            ],
         )
     )
     rows = []
@@ -367,12 +405,19 @@ def _print_curves(found: Sequence[Measured], month: Month) -> None:
             )
         )
         at = "never" if crossing.at.requests is None else f"{crossing.at.requests:,}"
-        rows.append((crossing.first.name, crossing.second.name, at, bounds))
+        n = f"{crossing.first.container.n} / {crossing.second.container.n}"
+        rows.append((crossing.first.name, crossing.second.name, at, bounds, n))
     if rows:
         typer.echo("\nFrom how many requests per month the second is cheaper:\n")
         typer.echo(
             markdown_table(
-                ("first", "second", "requests per month", "with both times at their 95 % bounds"),
+                (
+                    "first",
+                    "second",
+                    "requests per month",
+                    "with both times at their 95 % bounds",
+                    "n",
+                ),
                 rows,
             )
         )

@@ -48,7 +48,8 @@ class Setup:
         mode: one of `MODES`. `memory_mib` belongs to serverless and Lambda, `architecture` to
             Lambda (`amd64`, `arm64`), `instance_type` to the others.
         provisioned: containers kept warm, for `warm_hours` a month; `provisioned_share` of the
-            requests meet one of them.
+            requests meet one of them, but never more than these have time for. Requests outside
+            `warm_hours` are among the others.
         instances: least number that runs for `instance_hours` a month each; async and batch run
             for their work only, so there it is the most at once.
         storage_gb: volume of each instance; `ephemeral_mib`: of a Lambda function.
@@ -265,13 +266,35 @@ def _serverless(setup: Setup, traffic: Traffic, seconds: Decimal, usd: _Usd) -> 
             "the start of a container is not billed",
         )
     warm = setup.provisioned * setup.warm_hours * SECONDS_PER_HOUR
-    share = setup.provisioned_share
+    on_warm = _seconds_on_warm(setup, traffic, busy)
     return {
-        "compute": busy * (1 - share) * rate,
+        "compute": (busy - on_warm) * rate,
         "provisioned concurrency": warm * usd(pricing.ITEM_SERVERLESS_WARM, size),
-        "compute, provisioned": busy * share * usd(pricing.ITEM_SERVERLESS_WARM_COMPUTE, size),
+        "compute, provisioned": on_warm * usd(pricing.ITEM_SERVERLESS_WARM_COMPUTE, size),
         **_data(traffic, usd),
-    }, (f"{share:%} of the requests meet a container that is kept warm",)
+    }, (_kept_warm(setup, traffic, busy),)
+
+
+def _seconds_on_warm(setup: Setup, traffic: Traffic, busy: Decimal) -> Decimal:
+    """Busy seconds of a month that containers kept warm take; the others are billed on demand."""
+    return min(setup.provisioned_share * busy, _warm_capacity_s(setup, traffic))
+
+
+def _warm_capacity_s(setup: Setup, traffic: Traffic) -> Decimal:
+    # One request at a time each. What is kept warm while no requests come serves nothing.
+    return setup.provisioned * min(setup.warm_hours, traffic.hours) * SECONDS_PER_HOUR
+
+
+def _kept_warm(setup: Setup, traffic: Traffic, busy: Decimal) -> str:
+    """What was assumed about the containers that are kept warm."""
+    capacity = _warm_capacity_s(setup, traffic)
+    served = f"{setup.provisioned_share * 100:f}"
+    if setup.provisioned_share * busy > capacity:
+        served = f"{capacity / busy * 100:.2g}"
+    return (
+        f"{served} % of the requests meet a container that is kept warm; those kept warm have time "
+        f"for {capacity:,.0f} busy seconds a month, and the rest is billed on demand"
+    )
 
 
 def instances_needed(setup: Setup, traffic: Traffic, seconds: Decimal) -> int:
@@ -302,27 +325,30 @@ def _lambda(setup: Setup, traffic: Traffic, seconds: Decimal, usd: _Usd) -> _Par
     # The mean is rounded up, at most 1 ms more than the mean of the rounded.
     billed = seconds.quantize(Decimal("0.001"), rounding=ROUND_CEILING)
     memory_gb = Decimal(setup.memory_mib or 0) / _MIB_PER_GB
-    gb_seconds = traffic.requests * billed * memory_gb
+    busy = traffic.requests * billed
+    # Without containers kept warm these have no time at all.
+    on_warm = _seconds_on_warm(setup, traffic, busy)
     starts = traffic.requests * traffic.cold_share * traffic.init_s * memory_gb
-    share = setup.provisioned_share if setup.provisioned else Decimal(0)
     rate = usd(pricing.ITEM_LAMBDA_COMPUTE, setup.architecture)
+    assumptions: tuple[str, ...] = (
+        "the function's URL and data in cost nothing; data out is not counted",
+    )
     parts = {
         "requests": Decimal(traffic.requests) / 10**6 * usd(pricing.ITEM_LAMBDA_REQUEST),
-        "compute": gb_seconds * (1 - share) * rate,
+        "compute": (busy - on_warm) * memory_gb * rate,
         "starts": starts * rate,
     }
     if setup.provisioned:
         kept = setup.provisioned * setup.warm_hours * SECONDS_PER_HOUR * memory_gb
         parts["provisioned concurrency"] = kept * usd(pricing.ITEM_LAMBDA_WARM, setup.architecture)
         parts["compute, provisioned"] = (
-            gb_seconds * share * usd(pricing.ITEM_LAMBDA_WARM_COMPUTE, setup.architecture)
+            on_warm * memory_gb * usd(pricing.ITEM_LAMBDA_WARM_COMPUTE, setup.architecture)
         )
+        assumptions += (_kept_warm(setup, traffic, busy),)
     extra = max(0, setup.ephemeral_mib - FREE_EPHEMERAL_MIB)
     if extra:
-        parts["ephemeral storage"] = (
-            traffic.requests * billed * extra / _MIB_PER_GB * usd(pricing.ITEM_LAMBDA_STORAGE)
-        )
-    return parts, ("the function's URL and data in cost nothing; data out is not counted",)
+        parts["ephemeral storage"] = busy * extra / _MIB_PER_GB * usd(pricing.ITEM_LAMBDA_STORAGE)
+    return parts, assumptions
 
 
 def _work_hours(setup: Setup, traffic: Traffic, seconds: Decimal) -> Decimal:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +16,9 @@ _MUTED: Final = "#8a979e"
 _ROW_INCHES: Final = 0.42
 _MOST_DOTS: Final = 4000
 _MOST_PATHS: Final = 500
+# Tags alone, so that no number that is read loses a digit.
+_MARKUP: Final = re.compile(r"<[^>]*>")
+_DIGITS: Final = re.compile(r"(\d\.\d\d)\d+")
 
 
 def latency_figure(rows: Sequence[ConfigurationAnalysis]) -> str:
@@ -158,9 +162,26 @@ def svg_text(figure: Any) -> str:
     stream = io.StringIO()
     # Text stays text (searchable, small), ids are derived from a salt instead of at random.
     with mpl.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "dr", "font.family": "sans-serif"}
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "dr",
+            "font.family": "sans-serif",
+            # Every text names them all.
+            "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+        }
     ):
-        figure.savefig(stream, format="svg", metadata={"Date": None}, transparent=True)
+        figure.savefig(
+            stream,
+            format="svg",
+            # None of it is shown, and all of it is English, whatever the page is in.
+            metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
+            transparent=True,
+        )
     text = stream.getvalue()
     # Only the element: a page holds one XML declaration at most, and it is not this one.
-    return text[text.index("<svg") :]
+    return _MARKUP.sub(_rounded, text[text.index("<svg") :])
+
+
+def _rounded(tag: re.Match[str]) -> str:
+    """A tag with coordinates to a hundredth of a point: nobody can see more, and it is smaller."""
+    return _DIGITS.sub(r"\1", tag[0])

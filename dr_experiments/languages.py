@@ -60,7 +60,8 @@ class Words:
         if seconds is None:
             return _DASH
         value = seconds * 1000
-        return self.number(value, 0 if value >= 100 else 1 if value >= 10 else 2)
+        size = abs(value)  # the lower bound of a mean of scattered times may be below 0
+        return self.number(value, 0 if size >= 100 else 1 if size >= 10 else 2)
 
     def usd(self, value: Decimal) -> str:
         """US dollars with three significant digits, at least two decimals, never 1e-5."""

@@ -5,6 +5,7 @@
 Only answered, counted, warm requests have latencies here; failures and cold starts are counted.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,6 +19,7 @@ from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERL
 from stacks.matrix import MATRIX, STACK_PREFIX, Deployment
 
 _ANSWERED: Final = "ok"
+_COLD: Final = "cold"
 _LOAD_PREFIXES: Final = ("load-", LOADGEN_PREFIX)
 
 
@@ -59,6 +61,44 @@ def measured(records: Iterable[RequestRecord]) -> tuple[Measured, ...]:
     return tuple(one for one in found if one is not None)
 
 
+def joined(runs: Sequence[Sequence[RequestRecord]]) -> tuple[Measured, ...]:
+    """Configurations of several runs, each measured warm in one of them.
+
+    Fresh containers of one run join what another run measured warm: `init_s` and the counts are of
+    both. A run of fresh containers may hold a few warm answers, each after a pause of minutes; they
+    are left out where another run measured the configuration warm.
+
+    Raises:
+        ValueError: a configuration measured warm in two runs, with two models, sizes or platforms.
+    """
+    steady = [{r.configuration for r in run if _warm(r) and r.scenario != _COLD} for run in runs]
+    kept: list[list[RequestRecord]] = []
+    for number, run in enumerate(runs):
+        elsewhere: set[str] = set().union(*steady[:number], *steady[number + 1 :])
+        kept.append(
+            [
+                record
+                for record in run
+                if not (_warm(record) and record.scenario == _COLD)
+                or record.configuration not in elsewhere
+            ]
+        )
+    times = Counter(name for run in kept for name in {r.configuration for r in run if _warm(r)})
+    twice = sorted(name for name, count in times.items() if count > 1)
+    if twice:
+        raise ValueError(f"{', '.join(twice)}: measured in two of the runs; name one of them")
+    return measured(record for run in kept for record in run)
+
+
+def only_fresh(records: Iterable[RequestRecord]) -> dict[str, int]:
+    """Configurations that fresh containers alone answered, with the number of these answers."""
+    answered: dict[str, list[RequestRecord]] = {}
+    for record in records:
+        if record.counted and record.outcome == _ANSWERED:
+            answered.setdefault(record.configuration, []).append(record)
+    return {name: len(rows) for name, rows in answered.items() if all(r.cold for r in rows)}
+
+
 def row_of(name: str) -> Deployment | None:
     """Row of the matrix whose stack has this name, in any stage; None without one."""
     matching = [
@@ -74,22 +114,24 @@ def row_of(name: str) -> Deployment | None:
 
 
 def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
-    warm = [
-        record
-        for record in records
-        if record.outcome == _ANSWERED
-        and not record.cold
-        and record.fullLatency is not None
-        and record.requestLatency is not None
-    ]
+    warm = [record for record in records if _warm(record)]
     if not warm:
         return None
     models = {record.model_sha256 for record in warm}
     if len(models) > 1:
         raise ValueError(f"{name} answered with {len(models)} models; measure one at a time")
+    started = [record for record in records if record.init_duration_ms is not None]
+    # An init phase of another model or size would be billed as this one's.
+    if {(r.model_sha256, r.memory_mib) for r in started if r.model_sha256} - {
+        (r.model_sha256, r.memory_mib) for r in warm
+    }:
+        raise ValueError(
+            f"{name} started with another model or memory size than it answered with; measure one "
+            "at a time"
+        )
     round_trips = [float(record.fullLatency or 0) for record in warm]
     waits = [_wait_s(record) for record in warm]
-    inits = [r.init_duration_ms / 1000 for r in records if r.init_duration_ms is not None]
+    inits = [(record.init_duration_ms or 0) / 1000 for record in started]
     row = row_of(name)
     return Measured(
         name=name,
@@ -106,6 +148,17 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
         bytes_out=sum(record.bytes_out or 0 for record in warm) / len(warm),
         platform=platform_of(records),
         init_s=fmean(inits) if inits else None,
+    )
+
+
+def _warm(record: RequestRecord) -> bool:
+    """Whether a latency of this record counts."""
+    return (
+        record.counted
+        and record.outcome == _ANSWERED
+        and not record.cold
+        and record.fullLatency is not None
+        and record.requestLatency is not None
     )
 
 

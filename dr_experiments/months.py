@@ -29,6 +29,9 @@ from dr_experiments.statistics import Summary
 
 CONTAINER: Final = "container"
 ROUND_TRIP: Final = "round trip"
+# Kinds of an `UnknownPriceError` beside a missing row.
+NO_DEPLOYMENT: Final = "no_deployment"
+NO_INIT: Final = "no_init"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +70,16 @@ class Month:
                 of a function whose init phase was not measured.
         """
         if one.setup is None:
-            raise UnknownPriceError("not a deployment of the matrix, so it has no price")
+            raise UnknownPriceError(
+                "not a deployment of the matrix, so it has no price", kind=NO_DEPLOYMENT
+            )
         starts = self.cold_share if one.setup.mode == MODE_LAMBDA else Decimal(0)
         if starts and one.init_s is None:
             raise UnknownPriceError(
                 "starts are billed by their init phase, and the run has none; measure fresh "
-                "containers by the function's name (dr bench cold --function), or leave out "
-                "--cold-share"
+                "containers by the function's name (dr bench cold --function) and name that run, "
+                "too, or leave out --cold-share",
+                kind=NO_INIT,
             )
         summary = one.container if basis == CONTAINER else one.round_trip
         traffic = Traffic(
@@ -119,6 +125,22 @@ class Month:
             and first.platform == second.platform
             and usd(first)(1, 0) < usd(second)(1, 0)
         ]
+
+
+def spread(bounds: Sequence[Decimal], digits: Callable[[Decimal], str]) -> str:
+    """Both bounds in the digits of their amount, or one where they look alike."""
+    return " to ".join(dict.fromkeys(map(digits, bounds)))
+
+
+def usd_digits(amount: Decimal, *, least: int = 2) -> str:
+    """USD with at least so many decimals, and two digits that mean something below a dollar."""
+    places = least if amount >= 1 or not amount else max(least, 1 - amount.adjusted())
+    return f"{amount:,.{places}f}"
+
+
+def in_usd(amount: Decimal) -> str:
+    """Cents, or two digits that mean something where it is less than a dollar."""
+    return f"{usd_digits(amount)} USD"
 
 
 def _bound(summary: Summary, side: int) -> float:

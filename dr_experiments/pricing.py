@@ -101,7 +101,25 @@ _HIGHEST_USD: Final = Decimal(10**6)
 
 
 class UnknownPriceError(LookupError):
-    """No row for what was asked; the text names the row to add."""
+    """No row for what was asked; the text names the row to add.
+
+    Args:
+        kind: what is missing, by which a page says it in its own language (`reason.…` in
+            `report_words.toml`).
+        item: what was asked for with `sku` and `region`, where it was a row.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        kind: str = "no_row",
+        item: str | None = None,
+        sku: str | None = None,
+        region: str | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.kind, self.item, self.sku, self.region = kind, item, sku, region
 
     def __str__(self) -> str:
         # LookupError shows its argument with quotes otherwise.
@@ -181,7 +199,10 @@ class PriceTable:
             day = f" on or before {on}" if on else ""
             raise UnknownPriceError(
                 f"no price for {wanted} in {region}{day} ({ITEMS[item]}); "
-                f"add a dated row with its source to {PRICES_FILE}"
+                f"add a dated row with its source to {PRICES_FILE}",
+                item=item,
+                sku=sku,
+                region=region,
             )
         return max(matching, key=lambda row: row.checked)
 

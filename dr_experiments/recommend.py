@@ -16,7 +16,7 @@ from typing import Final
 
 from dr_experiments.deployment_cost import FixedPart
 from dr_experiments.measured import Measured
-from dr_experiments.months import CONTAINER, ROUND_TRIP, Month
+from dr_experiments.months import CONTAINER, ROUND_TRIP, Month, in_usd
 from dr_experiments.pricing import HOURS_PER_MONTH, PriceTable, UnknownPriceError
 from dr_experiments.statistics import minimum_n
 from dr_experiments.targets import PLATFORM_AWS, PLATFORM_LOCAL_AWS
@@ -131,8 +131,8 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
     text = []
     text.append(
         f"{one.name} is the cheapest of {many} suitable configuration{'s' if many != 1 else ''}: "
-        f"about {_usd(choice.usd)} a month for {wish.requests_per_month:,} requests in "
-        f"{wish.region} (time in the container; {_usd(choice.usd_round_trip)} by the client's "
+        f"about {in_usd(choice.usd)} a month for {wish.requests_per_month:,} requests in "
+        f"{wish.region} (time in the container; {in_usd(choice.usd_round_trip)} by the client's "
         f"round trip), with a p99 of {one.p99.value * 1000:,.0f} ms "
         f"(n = {one.p99.n[0]} warm requests)"
         + (f", where at most {_ms(wish.p99_s)} were asked for." if wish.p99_s else ".")
@@ -155,7 +155,7 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
     if faster:
         usd, best = min(faster, key=lambda found: found[0])
         text.append(
-            f"Faster: {best.name}, {best.p99.value * 1000:,.0f} ms for {_usd(usd)} a month."
+            f"Faster: {best.name}, {best.p99.value * 1000:,.0f} ms for {in_usd(usd)} a month."
         )
     notice = platform_notice([option.measured for option in (*ranking.suitable, *ranking.others)])
     if notice:
@@ -189,18 +189,12 @@ def without_data(ranking: Ranking) -> str:
             "whatever a GB costs."
         )
     limit, name = min(limits)
-    return f"{moves}; it is the cheapest while a GB costs less than {_usd(limit)}, then {name}."
+    return f"{moves}; it is the cheapest while a GB costs less than {in_usd(limit)}, then {name}."
 
 
 def _ms(seconds: float) -> str:
     """A limit as it was asked for, whether it was typed in seconds or milliseconds."""
     return f"{seconds * 1000:,.6f}".rstrip("0").rstrip(".") + " ms"
-
-
-def _usd(amount: Decimal) -> str:
-    """Cents, or two digits that mean something where it is less than a dollar."""
-    places = 2 if amount >= 1 or not amount else 1 - amount.adjusted()
-    return f"{amount:,.{places}f} USD"
 
 
 def _reasons(others: Sequence[Option]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dr_experiments.figures import svg_text
 from dr_experiments.languages import Words
@@ -25,12 +25,16 @@ from dr_experiments.run_sections import (
     Picture,
     Section,
     Table,
+    item_name,
     label,
     platform_name,
     prices_used,
     sections,
 )
 from dr_experiments.targets import PLATFORM_LOCAL_AWS
+
+# How `provenance.git_commit` marks files that differ from the commit.
+_CHANGED: Final = "+changes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +204,7 @@ def _prices(groups: Sequence[Group], report: RunReport, words: Words) -> Section
         ),
         rows=tuple(
             (
-                Cell(text=" ".join(part for part in (row.item, row.sku) if part)),
+                Cell(text=item_name(row.item, row.sku, words)),
                 Cell(text=row.region),
                 Cell(text=words.named("unit", row.unit)),
                 Cell(text=row.checked.isoformat()),
@@ -223,7 +227,7 @@ def _provenance(groups: Sequence[Group], report: RunReport, words: Words) -> lis
             ", ".join(
                 (
                     words.moment(report.created_at),
-                    report.git_commit or words("provenance.not_git"),
+                    _commit(report.git_commit, words) or words("provenance.not_git"),
                 )
             ),
         ),
@@ -231,10 +235,10 @@ def _provenance(groups: Sequence[Group], report: RunReport, words: Words) -> lis
     for group in groups:
         facts: dict[str, set[str | None]] = {
             "runs": {r.run_id for r in group.records},
-            "commit": {r.git_commit for r in group.records},
+            "commit": {_commit(r.git_commit, words) for r in group.records},
             "platform": {platform_name(group.platform, words)},
             "region": {r.region for r in group.records},
-            "size": {_size(r) for r in group.records},
+            "size": {_size(r, words) for r in group.records},
             "image": {r.image for r in group.records},
             "model": {f"{r.model_id} {r.model_sha256}" for r in group.records if r.model_sha256},
             "seed": {None if r.seed is None else str(r.seed) for r in group.records},
@@ -258,10 +262,17 @@ def _listed(values: set[str | None], words: Words) -> str:
     return ", ".join(known) or words("unknown")
 
 
-def _size(record: RequestRecord) -> str | None:
-    if record.memory_mib:
-        return f"{record.mode} {record.memory_mib} MiB"
-    return f"{record.mode} {record.instance_type}" if record.instance_type else record.mode
+def _commit(commit: str | None, words: Words) -> str | None:
+    """The commit, and in the page's language that files differed from it."""
+    if commit is None or not commit.endswith(_CHANGED):
+        return commit
+    return words("provenance.changed", commit=commit.removesuffix(_CHANGED))
+
+
+def _size(record: RequestRecord, words: Words) -> str:
+    mode = words.named("mode", record.mode)
+    size = f"{record.memory_mib} MiB" if record.memory_mib else record.instance_type
+    return f"{mode} {size}" if size else mode
 
 
 def _standalone(svg: str) -> bytes:

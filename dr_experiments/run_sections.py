@@ -19,7 +19,7 @@ from dr_experiments.deployment_cost import Bill
 from dr_experiments.languages import Words
 from dr_experiments.measured import Measured
 from dr_experiments.months import ROUND_TRIP, Month
-from dr_experiments.pricing import Price
+from dr_experiments.pricing import Price, UnknownPriceError
 from dr_experiments.run_groups import Group, interleaved
 from dr_experiments.statistics import (
     BOOTSTRAP_DRAWS,
@@ -35,6 +35,8 @@ _NUMBER: Final = re.compile(r"(\d+)")
 _DASH: Final = "\N{EN DASH}"
 _DAGGER: Final = "\N{DAGGER}"
 _MOST_SERIES: Final = 8
+# More lines than this lie too near to each other to be followed.
+_MOST_CURVES: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,7 +359,8 @@ def _costs(
             name_of[id(one)] = names[id(group)]
     priced, missing = run_figures.with_prices(candidates, month, requests)
     notes = [
-        words("caption.no_price", name=name_of[id(one)], reason=reason) for one, reason in missing
+        words("caption.no_price", name=name_of[id(one)], reason=_reason(error, words))
+        for one, error in missing
     ]
     if not priced:
         notes.insert(0, words("caption.no_costs", region=month.region))
@@ -399,16 +402,56 @@ def _costs(
             Picture(
                 name="cost-latency",
                 draw=partial(run_figures.cost_figure, priced, month, requests, words, labels),
-                caption=words("caption.scatter", requests=many),
+                caption=words(
+                    "caption.scatter",
+                    requests=many,
+                    scale=words(f"caption.{run_figures.cost_scale(priced)}"),
+                ),
             ),
         ),
         notes=tuple(notes),
     )
-    yield _even(priced, words, name_of, month=month)
+    yield _even(priced, words, name_of, month=month, requests=requests)
+
+
+def _reason(error: UnknownPriceError, words: Words) -> str:
+    """What is missing for a price, in the page's language."""
+    row = " ".join(part for part in (error.item, error.sku) if part)
+    return words(
+        f"reason.{error.kind}",
+        item=item_name(error.item or "", error.sku, words),
+        row=row,
+        region=error.region or "",
+    )
+
+
+def item_name(item: str, sku: str | None, words: Words) -> str:
+    """What is sold, with its size, instance type or architecture."""
+    name = words.named("item", item)
+    if sku is None:
+        return name
+    return f"{name}, {sku} MiB" if sku.isdecimal() else f"{name}, {sku}"
+
+
+def _curves(priced: Sequence[Measured], month: Month, requests: int) -> list[Measured]:
+    """What is drawn: all, or where they are many the cheapest of each mode, model and platform."""
+    if len(priced) <= _MOST_CURVES:
+        return list(priced)
+    cheapest: dict[tuple[str | None, ...], Measured] = {}
+    for one in sorted(priced, key=lambda one: month.bill(one, requests).usd):
+        mode = one.setup.mode if one.setup else None
+        cheapest.setdefault((mode, one.model_id, one.platform), one)
+    kept = {id(one) for one in cheapest.values()}
+    return [one for one in priced if id(one) in kept]
 
 
 def _even(
-    priced: Sequence[Measured], words: Words, name_of: dict[int, str], *, month: Month
+    priced: Sequence[Measured],
+    words: Words,
+    name_of: dict[int, str],
+    *,
+    month: Month,
+    requests: int,
 ) -> Section:
     rows = []
     for crossing in month.crossings(priced):
@@ -425,14 +468,29 @@ def _even(
                     text=words("caption.never") if at is None else words.integer(at),
                     small=low if low == high else words("to", low=low, high=high),
                 ),
+                Cell(
+                    text=" / ".join(
+                        words.integer(one.container.n) for one in (crossing.first, crossing.second)
+                    )
+                ),
             )
         )
+    drawn = _curves(priced, month, requests)
+    caption = words("caption.curves")
+    if len(drawn) < len(priced):
+        fewer = words(
+            "caption.curves_cheapest",
+            requests=words.integer(requests),
+            drawn=words.integer(len(drawn)),
+            all=words.integer(len(priced)),
+        )
+        caption = f"{caption} {fewer}"
     picture = Picture(
         name="break-even",
         draw=partial(
-            run_figures.curve_figure, priced, month, words, [name_of[id(one)] for one in priced]
+            run_figures.curve_figure, drawn, month, words, [name_of[id(one)] for one in drawn]
         ),
-        caption=words("caption.curves"),
+        caption=caption,
     )
     if not rows:
         return Section(
@@ -440,7 +498,7 @@ def _even(
         )
     table = Table(
         caption=words("caption.even"),
-        head=_heads(words, "cheap_at_rest", "cheap_later", "requests_per_month"),
+        head=_heads(words, "cheap_at_rest", "cheap_later", "requests_per_month", "n"),
         rows=tuple(rows),
         text_columns=2,
     )

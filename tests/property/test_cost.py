@@ -2,12 +2,15 @@
 
 import itertools
 import math
+from dataclasses import replace
 from decimal import Decimal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dr_experiments.deployment_cost import Setup, Traffic, monthly_bill
 from dr_experiments.pricing import (
+    HOURS_PER_MONTH,
     PriceTable,
     full_utilisation_per_hour,
     realtime_cost,
@@ -20,6 +23,20 @@ SECONDS = st.floats(min_value=0, max_value=60, allow_nan=False)
 SIZES = st.integers(min_value=0, max_value=4 * 1024**2)
 MEMORY = st.sampled_from([1024, 2048, 3072, 4096, 5120, 6144])
 RATES = st.floats(min_value=0.01, max_value=1e7)
+MANY = st.integers(min_value=0, max_value=10**9)
+BUSY_S = st.floats(min_value=1e-3, max_value=60)
+KEPT_WARM = st.builds(
+    lambda mode, containers, share: Setup(
+        mode=mode,
+        memory_mib=2048,
+        architecture="arm64" if mode == "lambda" else None,
+        provisioned=containers,
+        provisioned_share=share,
+    ),
+    st.sampled_from(["serverless", "lambda"]),
+    st.integers(min_value=1, max_value=20),
+    st.decimals(min_value=0, max_value=1, places=2),
+)
 VALUES = st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=60)
 
 
@@ -53,6 +70,41 @@ def test_serverless_cost_never_falls_with_time_memory_or_data(
 def test_serverless_cost_is_proportional_to_time(seconds: float, memory_mib: int) -> None:
     once, twice = serverless(seconds, memory_mib, 0), serverless(2 * seconds, memory_mib, 0)
     assert math.isclose(twice, 2 * once, rel_tol=1e-12, abs_tol=1e-18)
+
+
+def month(setup: Setup, requests: int, seconds: float) -> dict[str, Decimal]:
+    return dict(
+        monthly_bill(
+            setup, Traffic(requests=requests), compute_s=seconds, region="us-east-1", prices=PRICES
+        ).parts
+    )
+
+
+@given(setup=KEPT_WARM, requests=MANY, more=st.integers(min_value=1), seconds=BUSY_S)
+def test_a_month_never_falls_with_requests_though_containers_are_kept_warm(
+    setup: Setup, requests: int, more: int, seconds: float
+) -> None:
+    fewer, many = month(setup, requests, seconds), month(setup, requests + more, seconds)
+    assert sum(many.values()) > sum(fewer.values())
+    assert many.get("compute", 0) >= fewer.get("compute", 0)
+    assert many.get("compute, provisioned", 0) >= fewer.get("compute, provisioned", 0)
+
+
+@given(setup=KEPT_WARM, requests=MANY, seconds=BUSY_S)
+def test_containers_kept_warm_are_billed_for_what_they_have_time_for(
+    setup: Setup, requests: int, seconds: float
+) -> None:
+    """Below that, requests and share alone count; above it, another request is on demand."""
+    found = month(setup, requests, seconds)
+    in_full = replace(setup, provisioned=10**9)  # never short of time
+    capacity = setup.provisioned * HOURS_PER_MONTH * 3600
+    served = month(in_full, requests, seconds).get("compute, provisioned", Decimal(0))
+    item = f"{setup.mode}-provisioned-compute"
+    sku = "arm64" if setup.mode == "lambda" else "2048"
+    rate = PRICES.find(item, region="us-east-1", sku=sku).usd * (2 if setup.mode == "lambda" else 1)
+    assert found.get("compute, provisioned", Decimal(0)) == min(served, capacity * rate)
+    if served <= capacity * rate:
+        assert found.get("compute") == month(in_full, requests, seconds).get("compute")
 
 
 @given(rate=RATES, instances=st.integers(min_value=1, max_value=20))

@@ -23,8 +23,8 @@ from dr_experiments.deployment_cost import FixedPart, Setup
 from dr_experiments.measured import measured, row_of
 from dr_experiments.months import Month
 from dr_experiments.pricing import PriceTable
-from dr_experiments.records import RequestRecord
-from tests.unit.dr_experiments.record_fakes import answered
+from dr_experiments.records import RequestRecord, read_jsonl, write_jsonl
+from tests.unit.dr_experiments.record_fakes import answered, cold_starts, failed
 
 SERVERLESS = "dr-serverless-mobilenet-2048"
 SERVERLESS_3 = "dr-serverless-mobilenet-3072"
@@ -286,6 +286,34 @@ def test_costs_on_both_bases_with_curves_and_break_even(
     assert "http://127.0.0.1:8080: not a deployment" in err
 
 
+def test_every_table_of_costs_has_its_n_and_amounts_below_a_cent_are_no_zeros(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_costs(
+        [run], requests_per_month=20_000, hours="always", region="us-east-1",
+        fixed=FixedPart(), prices_file=None,
+    )  # fmt: skip
+    month, curve, even = (
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+        for block in re.findall(r"(?:^\|.*\n)+", capsys.readouterr().out, flags=re.MULTILINE)
+    )
+    for table, column in ((month, 1), (curve, 1), (even, 4)):
+        assert table[0][column] == "n"
+        assert {row[column] for row in table[2:]} == {"25 / 25" if table is even else "25"}
+    # 100 x 0.1002 s x 0.00004, and (66,147 + 700) x 100 bytes at 0.016 a GB where data is charged.
+    row = next(row for row in curve if row[0] == SERVERLESS)
+    assert row[2] == "0.00050"
+    assert not any(re.fullmatch(r"0\.0*", cell) for row in (*month[2:], *curve[2:]) for cell in row)
+    assert month[0][5:] == ["by round trip, low to high", "in the container, low to high"]
+    one = next(one for one in read_runs([run]) if one.name == SERVERLESS)
+    billed = Month(region="us-east-1", prices=PriceTable.load())
+    low, high = (billed.bill(one, 20_000, side=side).usd for side in (-1, 1))
+    assert low < high
+    assert next(row for row in month if row[0] == SERVERLESS)[6] == f"{low:.4f} to {high:.4f}"
+    # An instance costs the same at both bounds.
+    assert next(row for row in month if row[0] == REALTIME)[5] == "167.9199"
+
+
 def test_containers_kept_warm_and_volumes_are_in_the_bill(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -433,6 +461,82 @@ def test_runs_without_records_are_refused(tmp_path: Path, text: str, said: str) 
 def test_one_configuration_in_two_runs_is_refused(run: Path) -> None:
     with pytest.raises(CommandError, match="measured in two of the runs"):
         read_runs([run, run])
+
+
+def runs_of_a_function(tmp_path: Path, **fresh: Any) -> tuple[Path, Path]:
+    """Warm requests of a function, and fresh containers of it in a run of their own."""
+    lambda_of = {"mode": "lambda", "memory_mib": 1024, "architecture": "arm64", "platform": "aws"}
+    warm, cold = tmp_path / "warm.jsonl", tmp_path / "cold.jsonl"
+    write_jsonl(warm, answered("my-function", [0.4, 0.5, 0.6], **lambda_of))
+    starts = cold_starts("my-function", [3.0, 3.5], phases=False)
+    write_jsonl(
+        cold,
+        [
+            replace(one, **({**lambda_of, "init_duration_ms": 1000.0 * one.index} | fresh))
+            for one in starts
+        ],
+    )
+    return warm, cold
+
+
+def test_fresh_containers_of_one_run_join_what_another_measured_warm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warm, cold = runs_of_a_function(tmp_path)
+    for order in ([warm, cold], [cold, warm]):
+        (one,) = read_runs(order)
+        assert (one.requests, one.cold, one.failed, one.init_s) == (5, 2, 0, 1.5)
+        assert (one.round_trip.n, one.round_trip.mean) == (3, 0.5)
+    print_costs(
+        [warm, cold], requests_per_month=20_000, hours="always", region="us-east-1",
+        fixed=FixedPart(), prices_file=None, cold_share=0.01,
+    )  # fmt: skip
+    out, err = capsys.readouterr()
+    assert "starts 0.0040" in out  # 200 x 1.5 s x 1 GB x 0.0000133334
+    assert err == ""
+
+
+def test_a_warm_answer_among_fresh_containers_is_not_a_second_measurement(tmp_path: Path) -> None:
+    warm, cold = runs_of_a_function(tmp_path)
+    met = replace(read_jsonl(cold)[0], index=3, cold=False, fullLatency=9.0, init_duration_ms=None)
+    write_jsonl(cold, [*read_jsonl(cold), met])
+    (one,) = read_runs([warm, cold])
+    assert (one.round_trip.n, one.round_trip.mean) == (3, 0.5)
+    # It is all that is known where nothing else measured the function warm.
+    assert read_runs([cold])[0].round_trip.mean == 9.0
+    with pytest.raises(CommandError, match="my-function: measured in two of the runs"):
+        read_runs([cold, cold])
+
+
+@pytest.mark.parametrize(
+    ("fresh", "said"),
+    [
+        ({"model_sha256": "cd" * 32}, "another model or memory size"),
+        ({"memory_mib": 2048}, "another model or memory size"),
+        ({"platform": "local-aws"}, "measured on aws and local-aws"),
+    ],
+)
+def test_fresh_containers_of_something_else_do_not_join(
+    tmp_path: Path, fresh: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CommandError, match=said):
+        read_runs(runs_of_a_function(tmp_path, **fresh))
+
+
+def test_fresh_containers_alone_are_no_cost_and_were_answered(
+    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, cold = runs_of_a_function(tmp_path)
+    with pytest.raises(CommandError, match="none of these runs has a warm answer"):
+        read_runs([cold])
+    said = "left out: my-function: fresh containers alone gave its 2 answers"
+    assert said in capsys.readouterr().err
+    # Beside others it is not dropped in silence either.
+    assert "my-function" not in {one.name for one in read_runs([run, cold])}
+    assert said in capsys.readouterr().err
+    write_jsonl(cold, [failed("my-function", 1)])
+    with pytest.raises(CommandError, match="no request of these runs was answered"):
+        read_runs([cold])
 
 
 def test_times_and_hours_are_read_or_refused() -> None:

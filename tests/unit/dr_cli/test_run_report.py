@@ -87,7 +87,8 @@ def test_a_page_is_made_where_something_has_a_price_or_nothing_is_a_deployment(
     run = tmp_path / "requests.jsonl"
     # The function is not charged for data, whose price is not known in this region.
     write_jsonl(run, answered(SERVERLESS, [0.1, 0.2]) + answered(FUNCTION, [0.1, 0.2]))
-    assert "no price for data-in in sa-east-1" in report(run, "sa-east-1").read_text("utf-8")
+    page = report(run, "sa-east-1").read_text("utf-8")
+    assert "no price is known for data in in sa-east-1" in page
     assert "--region us-east-1" in report(run, None).read_text("utf-8")
     write_jsonl(run, answered("http://127.0.0.1:1", [0.1, 0.2]))
     for region in (None, "us-east-1"):

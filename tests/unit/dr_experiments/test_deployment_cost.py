@@ -52,6 +52,47 @@ def test_serverless_kept_warm_by_hand() -> None:
     }
 
 
+def test_containers_kept_warm_serve_no_more_than_they_have_time_for() -> None:
+    # One has 730 x 3,600 = 2,628,000 s; 100,000,000 x 0.605 s are 60,500,000 busy seconds.
+    many = Traffic(requests=100_000_000)
+    setup = Setup(mode="serverless", memory_mib=2048, provisioned=1)
+    assert parts(setup, many, compute_s=0.605) == {
+        "compute": "2314.8800",  # 57,872,000 s x 0.00004
+        "provisioned concurrency": "61.2324",  # 2,628,000 s x 0.0000233
+        "compute, provisioned": "26.2800",  # 2,628,000 s x 0.00001
+    }
+    function = Setup(mode="lambda", memory_mib=1024, architecture="arm64", provisioned=1)
+    assert parts(function, many, compute_s=0.605) == {
+        "requests": "20.0000",
+        "compute": "771.6305",  # 57,872,000 s x 1 GB x 0.0000133334
+        "provisioned concurrency": "8.7599",
+        "compute, provisioned": "20.4398",  # 2,628,000 s x 1 GB x 0.0000077777
+    }
+    for kept in (setup, function):
+        bill = monthly_bill(kept, many, compute_s=0.605, region="us-east-1", prices=PRICES)
+        assert bill.assumptions[-1] == (
+            "4.3 % of the requests meet a container that is kept warm; those kept warm have time "
+            "for 2,628,000 busy seconds a month, and the rest is billed on demand"
+        )
+    # Kept warm all month, they serve only in the 100 hours in which requests come.
+    within = Traffic(requests=10_000_000, hours=Decimal(100))
+    assert parts(setup, within)["compute, provisioned"] == "3.6000"  # 360,000 s x 0.00001
+
+
+def test_the_break_even_knows_when_the_containers_kept_warm_are_full() -> None:
+    kept = Setup(mode="serverless", memory_mib=2048, provisioned=1)
+
+    def warm(n: int, side: int) -> Decimal:
+        return monthly_bill(
+            kept, Traffic(requests=n), compute_s=0.1, region="us-east-1", prices=PRICES
+        ).usd
+
+    found = break_even(warm, lambda n, side: Decimal("167.90"))
+    # 61.2324 kept and 26.28 at the provisioned rate for the first 26.28 million requests, then
+    # (167.90 - 87.5124) / (0.1 x 0.00004); at the provisioned rate alone it would be 107 million.
+    assert found.requests == 26_280_000 + 20_096_900 + 1
+
+
 def test_real_time_by_hand_with_storage_and_autoscaling() -> None:
     assert parts(REALTIME, Traffic(requests=1)) == {"instances": "167.9000"}
     setup = Setup(mode="realtime", instance_type="ml.m5.xlarge", storage_gb=Decimal(20))

@@ -11,8 +11,10 @@ from dr_experiments.cold_start import COLD_PHASES
 from dr_experiments.languages import ENGLISH, LANGUAGES, PORTUGUESE, Words, all_words
 from dr_experiments.load import SHAPES
 from dr_experiments.loadgen import LOADGEN_PREFIX, LOADGEN_SCENARIOS
-from dr_experiments.pricing import ITEMS
+from dr_experiments.months import NO_DEPLOYMENT, NO_INIT
+from dr_experiments.pricing import ITEMS, UnknownPriceError
 from dr_experiments.targets import PLATFORMS
+from inference_image.contract import SERVING_MODE_LOCAL, SERVING_MODE_REALTIME
 
 # The same in both languages, and not for want of a translation.
 SAME = {
@@ -42,6 +44,11 @@ def test_what_records_and_prices_can_name_has_words() -> None:
     assert {f"phase.{name}" for name in COLD_PHASES} <= set(words)
     assert {f"platform.{name}" for name in PLATFORMS} <= set(words)
     assert {f"unit.{unit}" for unit in ITEMS.values()} <= set(words)
+    assert {f"item.{item}" for item in ITEMS} <= set(words)
+    # Modes whose name is not the same in every language.
+    assert {f"mode.{mode}" for mode in (SERVING_MODE_REALTIME, SERVING_MODE_LOCAL)} <= set(words)
+    kinds = {UnknownPriceError("").kind, NO_DEPLOYMENT, NO_INIT}
+    assert {f"reason.{kind}" for kind in kinds} == {key for key in words if key[:7] == "reason."}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +57,7 @@ def test_what_records_and_prices_can_name_has_words() -> None:
         (0.00123, "1.23", "1,23"),
         (0.0123, "12.3", "12,3"),
         (1.2345, "1,234", "1.234"),
+        (-0.12058, "-121", "-121"),
         (None, "\N{EN DASH}", "\N{EN DASH}"),
     ],
 )

@@ -1,17 +1,22 @@
 """The page about recorded runs: what stands in it, and what must not."""
 
+import io
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image, ImageChops
 
 from dr_experiments import run_figures
 from dr_experiments.deployment_cost import MODES, Setup
+from dr_experiments.figures import svg_text
 from dr_experiments.languages import Words, all_words
 from dr_experiments.months import Month
 from dr_experiments.pricing import ITEMS, Price, PriceTable
@@ -73,13 +78,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Path]]:
 
 
 def written(
-    tmp_path: Path, records: list[RequestRecord], language: str = "en"
+    tmp_path: Path, records: list[RequestRecord], language: str = "en", month: Month = MONTH
 ) -> tuple[str, list[Path]]:
     run = tmp_path / "requests.jsonl"
     write_jsonl(run, records)
     report = RunReport(
         sources=[read_source(run, name="run")],
-        month=MONTH,
+        month=month,
         requests=20_000,
         command="dr bench report run",
         git_commit="c0ffee",
@@ -154,6 +159,95 @@ def test_no_two_of_a_dozen_configurations_look_the_same() -> None:
         for dot in dots
     }
     assert len(looks) == 24
+
+
+def tick_labels(axis: Any) -> list[str]:
+    low, high = sorted(axis.get_view_interval())
+    return [
+        axis.get_major_formatter()(where, None)
+        for where in axis.get_majorticklocs()
+        if low <= where <= high
+    ]
+
+
+def test_a_logarithmic_axis_can_be_read_between_its_powers_of_ten() -> None:
+    seconds = {SERVERLESS: [0.032, 0.034], SERVERLESS_3: [0.06, 0.065], REALTIME: [1.1, 1.2]}
+    groups = group_records([r for name, values in seconds.items() for r in answered(name, values)])
+    labels = {id(group): group.configuration for group in groups}
+    boxes = run_figures.box_figure(groups, Words("pt-BR"), labels).axes[0]
+    assert tick_labels(boxes.xaxis) == ["50", "100", "200", "500", "1.000"]
+    priced = [one for group in groups if (one := group.measured)]
+    names = list(seconds)
+    scatter = run_figures.cost_figure(priced, MONTH, 20_000, Words("en"), names).axes[0]
+    assert scatter.get_xscale() == run_figures.cost_scale(priced) == "log"
+    assert {"50", "200", "500"} <= set(tick_labels(scatter.xaxis))
+    assert {"0.2", "0.5", "20", "50"} <= set(tick_labels(scatter.yaxis))
+    # Over many decades powers of ten are enough, and there is no room for more.
+    curves = run_figures.curve_figure(priced, MONTH, Words("en"), names).axes[0]
+    assert tick_labels(curves.xaxis) == ["100", "10,000", "1,000,000", "100,000,000"]
+    # "never" means not below a billion, and all that lies below it can be seen.
+    assert curves.get_xlim() == (100, 10**9)
+
+
+def test_a_figure_of_times_that_are_near_each_other_begins_at_zero() -> None:
+    found = [group.measured for group in group_records(everything()) if group.warm_s]
+    priced = [one for one in found if one is not None]
+    names = [one.name for one in priced]
+    axes = run_figures.cost_figure(priced, MONTH, 20_000, Words("en"), names).axes[0]
+    assert (axes.get_xscale(), axes.get_xlim()[0]) == ("linear", 0)
+
+
+def test_only_the_cheapest_of_each_mode_and_model_is_drawn_where_there_are_many() -> None:
+    sizes = [f"dr-serverless-mobilenet-{mib}" for mib in (1024, 2048, 3072, 4096, 5120, 6144)]
+    few = [one for name in sizes for one in answered(name, FAST)]
+    (picture,) = section(made(few), "even").pictures
+    assert len(picture.draw().axes[0].lines) == 6
+    assert "Drawn is the cheapest" not in picture.caption
+    other = [
+        one
+        for name in ("dr-serverless-vgg19-2048", "dr-serverless-vgg19-3072")
+        for one in answered(name, SLOW, model_id="vgg19-demo")
+    ]
+    found = section(made([*few, *other, *answered(REALTIME, FAST)]), "even")
+    (picture,) = found.pictures
+    axes = picture.draw().axes[0]
+    assert {re.split(r"[\n,]", text.get_text())[0] for text in axes.texts} == {
+        sizes[0], "dr-serverless-vgg19-2048", REALTIME,
+    }  # fmt: skip
+    assert len(axes.lines) == 3
+    assert "20,000 requests a month: 3 of 9 configurations" in picture.caption
+    # The table has every pair, with the n of both.
+    assert len(found.tables[0].rows) == 8
+    assert {row[3].text for row in found.tables[0].rows} == {"5 / 5"}
+
+
+def test_a_figure_is_small_and_looks_as_it_was_drawn() -> None:
+    groups = group_records(cold_starts(SERVERLESS, [12.0, 12.5, 13.0]))
+    figure = run_figures.phase_figure(groups, Words("en"), {id(groups[0]): "x"})
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=130, facecolor="white")
+    small = run_figures.png_bytes(figure)
+    assert len(small) < 0.6 * len(drawn.getvalue())
+    before, after = (Image.open(one).convert("RGB") for one in (drawn, io.BytesIO(small)))
+    # Of 256 shades; that of the shortest phase among them, which other phases must not take over.
+    assert max(high for _, high in ImageChops.difference(before, after).getextrema()) <= 10
+    svg = svg_text(figure)
+    assert any("12.50" in text for text in re.findall(r">([^<]*)</text>", svg))
+    assert not re.search(r"<[^>]*\d\.\d{3}[^>]*>", svg)
+
+
+def test_names_at_the_ends_of_near_lines_do_not_lie_upon_each_other() -> None:
+    (group,) = group_records(answered(SERVERLESS, FAST))
+    assert group.measured is not None
+    # The last is too long for a line, and breaks between words.
+    names = [f"configuration {number}" for number in range(7)]
+    priced, names = [group.measured] * 8, [*names, f"{SERVERLESS}+tensorflow+saved (warm)"]
+    axes = run_figures.curve_figure(priced, MONTH, Words("en"), names).axes[0]
+    heights = sorted(text.xyann[1] for text in axes.texts)
+    assert all(above - below >= 0.065 for below, above in pairwise(heights))
+    assert heights[0] > 0
+    assert heights[-1] <= 1
+    assert f"{SERVERLESS}+tensorflow+saved\n(warm), n = 5" in {t.get_text() for t in axes.texts}
 
 
 def test_cold_starts_that_cannot_be_split_have_no_figure() -> None:
@@ -334,6 +428,76 @@ def test_no_english_words_or_points_are_left_in_portuguese(
     assert re.search(r"\b0\.\d", english)
     assert not re.search(r"\s0\.\d", text)
     assert re.search(r"\s0,\d", text)
+
+
+class _Texts(HTMLParser):
+    """What a reader sees, texts of figures included; `without` are quoted as they were given."""
+
+    def __init__(self, page: str, *, without: tuple[str, ...]) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._in_style = False
+        self.feed(page)
+        for quoted in without:
+            self.found = [text.replace(quoted, "") for text in self.found]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_style = tag == "style"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_style = False
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and not self._in_style:
+            self.found.append(" ".join(data.split()))
+
+
+def of_several_kinds() -> list[RequestRecord]:
+    """What has no price, a size without one, a function, a change since the commit, two runs."""
+    return [
+        *everything(),
+        *answered("http://127.0.0.1:1", FAST, mode="local", git_commit="c0ffee+changes"),
+        *answered("dr-realtime-mobilenet-m4-xlarge", FAST, mode="realtime",
+                  instance_type="ml.m4.xlarge", platform="aws"),
+        *answered("my-function", FAST, mode="lambda", memory_mib=1024, architecture="arm64"),
+        *answered(SERVERLESS, SLOW, run_id="r3", platform="local-aws"),
+        *load(SERVERLESS_3, 4),
+        *(replace(one, scenario="loadgen-offline", run_id="r4") for one in load(SERVERLESS_3, 4)),
+        *cold_starts(SERVERLESS_3, [2.0, 2.1], phases=False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "ap-south-1"])
+def test_a_portuguese_page_of_many_kinds_of_runs_has_no_english_in_it(
+    tmp_path: Path, region: str
+) -> None:
+    quoted = ("no answer within 60 s", "<b>broken</b>")
+    month = replace(MONTH, region=region)
+    pages = {
+        language: " \n ".join(
+            _Texts(written(tmp_path, of_several_kinds(), language, month)[0], without=quoted).found
+        )
+        for language in ("en", "pt-BR")
+    }
+    # Without places, since what stands in them differs; short words may be names in both.
+    said = set()
+    for key, entry in all_words().items():
+        for part in re.split(r"\{\w+\}", entry["en"]):
+            if len(part.strip()) > 12 and part not in entry["pt-BR"]:
+                assert part.strip() not in pages["pt-BR"], key
+                said |= {key} if part.strip() in pages["en"] else set()
+    assert len(said) > 60, "the page shows too little to say something about its words"
+    stop = r"\b(the|of|and|is|are|was|were|not|no price|with|from|by|for|that|which|has|an|add)\b"
+    assert re.search(stop, pages["en"])
+    assert re.findall(stop, pages["pt-BR"]) == []
+
+
+def test_a_missing_price_is_named_in_the_language_of_the_page(tmp_path: Path) -> None:
+    records = [*answered("http://127.0.0.1:1", FAST), *answered(SERVERLESS, FAST)]
+    text, _ = written(tmp_path, records, "pt-BR", replace(MONTH, region="ap-south-1"))
+    assert "não é uma implantação da matriz" in text
+    assert "não se conhece preço de endpoint serverless, computação, 2048 MiB em ap-south-1" in text
+    assert "(serverless-compute 2048)" in text  # the name by which a row is added
 
 
 def test_the_same_records_give_the_same_page(tmp_path: Path) -> None:
