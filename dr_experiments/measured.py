@@ -2,7 +2,8 @@
 
     >>> measured(read_jsonl(Path("out/bench/requests.jsonl")))
 
-Only answered, counted, warm requests have latencies here; failures and cold starts are counted.
+Only answered, counted, warm requests have latencies here, those of a load only where there is no
+calm scenario; failures and cold starts are counted.
 """
 
 from collections import Counter
@@ -117,6 +118,9 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
     warm = [record for record in records if _warm(record)]
     if not warm:
         return None
+    # A load's times hold queues, which nobody is billed for: they count where nothing else was
+    # measured.
+    warm = [record for record in warm if not is_load(record.scenario)] or warm
     models = {record.model_sha256 for record in warm}
     if len(models) > 1:
         raise ValueError(f"{name} answered with {len(models)} models; measure one at a time")

@@ -583,3 +583,21 @@ def test_rows_are_found_in_any_stage() -> None:
     assert row is not None
     assert row.stack_id == SERVERLESS
     assert row_of("my-endpoint") is None
+
+
+def test_times_under_load_count_only_where_nothing_calm_was_measured(run: Path) -> None:
+    path = run / "requests.jsonl"
+    calm = lines(SERVERLESS, 0.1, n=20)
+    load = [
+        json.dumps({**json.loads(line), "scenario": "load-open"})
+        for line in lines(SERVERLESS, 2.0, n=30)
+    ]
+    path.write_text("\n".join(calm + load))
+    (both,) = read_runs([run])
+    assert (both.round_trip.n, both.requests) == (20, 50)
+    assert both.round_trip.mean == pytest.approx(0.1, rel=0.01)
+    assert both.p99.value < 0.2
+    path.write_text("\n".join(load))
+    (alone,) = read_runs([run])
+    assert alone.round_trip.n == 30
+    assert alone.round_trip.mean == pytest.approx(2.0, rel=0.01)
