@@ -43,6 +43,8 @@ from inference_image.headers import (
     read_header,
     sniff,
 )
+from inference_image.jpeg_data import open_jpeg
+from inference_image.jpeg_headers import JpegHeader
 from inference_image.libtiff import silence_libtiff
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ _ALIASES: Final = {
     "image/x-bmp": MEDIA_BMP,
     "image/x-ms-bmp": MEDIA_BMP,
 }
+# The names of components that a decoder takes for RGB, where no marker says what they are.
+_RGB_NAMES: Final = tuple(b"RGB")
 _EXIF_ORIENTATION: Final = 0x0112
 _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANES = 258, 262, 284
 _WHITE_IS_ZERO: Final = 0
@@ -164,7 +168,7 @@ def decode(
             422 not decodable.
     """
     bounds = limits or Limits()
-    media_type, _, dicom = _admit(data, declared_type, bounds)
+    media_type, header, dicom = _admit(data, declared_type, bounds)
     try:
         # Pillow's warnings quote what it found in the metadata, which may be about a person,
         # and are of no use to whoever reads the log.
@@ -172,7 +176,7 @@ def decode(
             warnings.simplefilter("ignore")
             if dicom is not None:
                 return _decode_dicom(dicom, bounds, min_side_px)
-            return _decode(data, media_type, bounds, min_side_px)
+            return _decode(data, media_type, header, bounds, min_side_px)
     except PhotographError:
         raise
     except Exception as error:
@@ -257,7 +261,9 @@ def _check_pixels(size: tuple[int, int], bounds: Limits) -> None:
         )
 
 
-def _open(data: bytes, media_type: str) -> Image.Image:
+def _open(data: bytes, media_type: str, header: Header | None) -> Image.Image:
+    if isinstance(header, JpegHeader):
+        return open_jpeg(data, header)
     if media_type in _PLUGINS:
         import_module(_PLUGINS[media_type])
     return Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[media_type]])
@@ -265,7 +271,7 @@ def _open(data: bytes, media_type: str) -> Image.Image:
 
 def _open_tiff(data: bytes) -> Image.Image:
     page = first_page(data)
-    image = _open(page, MEDIA_TIFF)
+    image = _open(page, MEDIA_TIFF, None)
     silence_libtiff()
     in_planes = _tiff_tags(image).get(_TIFF_PLANES) == _SEPARATE_PLANES
     if not in_planes or getattr(image, "use_load_libtiff", True):
@@ -276,16 +282,18 @@ def _open_tiff(data: bytes) -> Image.Image:
 
     before, TiffImagePlugin.READ_LIBTIFF = TiffImagePlugin.READ_LIBTIFF, True
     try:
-        return _open(page, MEDIA_TIFF)
+        return _open(page, MEDIA_TIFF, None)
     finally:
         TiffImagePlugin.READ_LIBTIFF = before
 
 
-def _decode(data: bytes, media_type: str, bounds: Limits, min_side_px: int | None) -> Decoded:
-    image = _open_tiff(data) if media_type == MEDIA_TIFF else _open(data, media_type)
+def _decode(
+    data: bytes, media_type: str, header: Header | None, bounds: Limits, min_side_px: int | None
+) -> Decoded:
+    image = _open_tiff(data) if media_type == MEDIA_TIFF else _open(data, media_type, header)
     _check_pixels(image.size, bounds)
     width, height = image.size
-    if min_side_px is not None and media_type == MEDIA_JPEG:
+    if min_side_px is not None and isinstance(header, JpegHeader) and not header.lossless:
         image.draft(image.mode, (min_side_px, min_side_px))
     white_is_zero = media_type == MEDIA_TIFF and _white_is_zero(image)
     image.load()
@@ -322,9 +330,12 @@ def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | N
             raise PhotographError(
                 422, "The DICOM and the image inside it differ in size, or the latter is damaged."
             )
-        image = _open(dicom.frame, dicom.media_type)
+        image = _open(dicom.frame, dicom.media_type, embedded)
         _check_pixels(image.size, bounds)
-        image = _embedded(image, dicom, min_side_px)
+        if isinstance(embedded, JpegHeader):
+            image = _from_jpeg(image, embedded, dicom, min_side_px)
+        else:
+            image = _from_jpeg2000(image, dicom)
         if image.mode == "L" or dicom.samples == 1:
             image = finish_grey(_to_rgb(image).convert("L"), dicom.photometric)
     if dicom.samples > 1 or dicom.photometric == "PALETTE COLOR":
@@ -343,31 +354,39 @@ def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | N
     )
 
 
-def _embedded(image: Image.Image, dicom: "DicomPhotograph", min_side_px: int | None) -> Image.Image:
-    """Decode the JPEG or JPEG 2000 of a DICOM; colour as PS3.5 8.2.1 says."""
+def _from_jpeg(
+    image: Image.Image, header: JpegHeader, dicom: "DicomPhotograph", min_side_px: int | None
+) -> Image.Image:
+    """Decode the JPEG of a DICOM; colour as PS3.5 8.2.1 says."""
     from inference_image.dicom import from_ybr
 
-    ybr = dicom.photometric.startswith("YBR_FULL")
-    if dicom.media_type != MEDIA_JPEG:
-        # Pillow decodes at the first look, and what is damaged must be found out here.
-        image.load()
-    if dicom.media_type != MEDIA_JPEG:
-        # The codestream undoes its own colour transform (YBR_ICT, YBR_RCT), but no other.
-        return from_ybr(image) if ybr and image.mode == "RGB" else image
-    adobe = image.info.get("adobe_transform")
-    # Without a marker that says otherwise, the decoder takes three components for YCbCr. Only
-    # the DICOM says where they are RGB; a JFIF marker rules that out.
-    plain = dicom.photometric == "RGB" and adobe is None and "jfif" not in image.info
-    mode = "YCbCr" if plain else image.mode
-    if plain or min_side_px is not None:
-        image.draft(mode, image.size if min_side_px is None else (min_side_px, min_side_px))
-    if plain and image.mode == "YCbCr":
+    # Only a lossless one has no smaller scale.
+    smaller = None if min_side_px is None or header.lossless else (min_side_px, min_side_px)
+    jfif, adobe = "jfif" in image.info, image.info.get("adobe_transform")
+    # What the decoder takes three components for: by a marker, else by their names.
+    unmarked = not jfif and adobe is None
+    as_rgb = header.lossless or header.component_ids == _RGB_NAMES if unmarked else adobe == 0
+    # Only the DICOM says that unmarked ones are RGB; a marker rules that out.
+    plain = dicom.photometric == "RGB" and unmarked and not as_rgb and image.mode == "RGB"
+    if plain or smaller is not None:
+        image.draft("YCbCr" if plain else image.mode, smaller or image.size)
+    image.load()
+    if image.mode == "YCbCr":
         # The same samples under their true name.
         return Image.merge("RGB", image.split())
-    if ybr and adobe == 0:
-        return from_ybr(image)
+    ybr = dicom.photometric.startswith("YBR_FULL") and image.mode == "RGB"
+    return from_ybr(image) if as_rgb and ybr else image
+
+
+def _from_jpeg2000(image: Image.Image, dicom: "DicomPhotograph") -> Image.Image:
+    """Decode the JPEG 2000 of a DICOM; colour as PS3.5 8.2.4 says."""
+    from inference_image.dicom import from_ybr
+
+    # Pillow decodes at the first look, and what is damaged must be found out here.
     image.load()
-    return image if image.mode == "L" else image.convert("RGB")
+    # The codestream undoes its own colour transform (YBR_ICT, YBR_RCT), but no other.
+    ybr = dicom.photometric.startswith("YBR_FULL")
+    return from_ybr(image) if ybr and image.mode == "RGB" else image
 
 
 def _white_is_zero(image: Image.Image) -> bool:

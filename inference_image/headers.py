@@ -10,7 +10,6 @@ is taken for its pixels. What a header leaves out is left to the decoder, which 
 as damaged.
 """
 
-import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,10 @@ from inference_image.contract import (
     MEDIA_TIFF,
     MEDIA_WEBP,
 )
+from inference_image.jpeg_headers import read_jpeg
+from inference_image.photograph import Header, PhotographError
+
+__all__ = ["MEDIA_JPEG2000", "Header", "PhotographError", "first_page", "read_header", "sniff"]
 
 MEDIA_JPEG2000: Final = "image/jp2"
 # Types beyond the accepted ones are recognised so that the refusal can name them.
@@ -54,23 +57,6 @@ _SIGNATURES: Final = (
 )
 _BMP_CORE_BYTES: Final = 12
 _BMP_HEADER_SIZES: Final = frozenset({_BMP_CORE_BYTES, 40, 52, 56, 64, 108, 124})
-_SOF_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_JPEG_BITS: Final = 8
-# JPEG-LS begins as a JPEG does, and is another compression (ITU-T T.87).
-_SOF_JPEG_LS: Final = 0xF7
-_SOS: Final = 0xDA
-_EOI: Final = 0xD9
-# Markers that no length follows: stuffing, TEM, RST0-7, SOI.
-_BARE_MARKERS: Final = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
-# In compressed data FF is followed by 00, by a restart marker or by another FF.
-_NEXT_MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-_MAX_FILL_BYTES: Final = 16
-# Decoders look at segments, chunks and tags one by one; a hostile file has millions of them.
-_MAX_SEGMENTS: Final = 1000
-# Each scan of a JPEG goes over the whole picture again, also an empty one of ten bytes. Cameras
-# write one, progressive files ten; the product keeps a large picture below seconds.
-_MAX_SCANS: Final = 100
-_MAX_SCANNED_PIXELS: Final = 1_200_000_000
 # Encoders write pieces of 8 KiB or more; each chunk costs the reader the same, however small.
 _MAX_SMALL_CHUNKS: Final = 1000
 _PNG_CHUNK_BYTES: Final = 1024
@@ -102,24 +88,6 @@ _BMP_BITS: Final = (1, 4, 8, 16, 24, 32)
 _BMP_COMPRESSIONS: Final = frozenset({0, 1, 2, 3})
 # A tile is decoded whole, also where the image is smaller than it.
 _MOST_TILE_PX: Final = 1 << 22
-
-
-class PhotographError(ValueError):
-    """A picture that cannot be used: HTTP status and one sentence for the sender."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """Size of the first image of a file, and the bytes that its samples take when decoded."""
-
-    width_px: int
-    height_px: int
-    decoded_bytes: int
 
 
 def sniff(data: bytes) -> str | None:
@@ -184,79 +152,6 @@ def _u32(data: bytes, position: int) -> int:
 
 def _rgb(width: int, height: int) -> Header:
     return Header(width_px=width, height_px=height, decoded_bytes=3 * width * height)
-
-
-def _jpeg(data: bytes) -> Header | None:
-    """Size, after counting the scans; None where the file ends before the first of them."""
-    size, position = _jpeg_start(data)
-    header = _rgb(*size)
-    if position is None:
-        return header
-    scans = segments = 0
-    while True:
-        # At a SOS marker or another one after it.
-        if data[position + 1] == _SOS:
-            scans += 1
-            if scans > _MAX_SCANS or scans * size[0] * size[1] > _MAX_SCANNED_PIXELS:
-                raise PhotographError(
-                    422, f"The JPEG cannot be decoded: it has {scans} scans or more, too many."
-                )
-        if data[position + 1] == _EOI or position + 4 > len(data):
-            return header
-        if data[position + 1] in _BARE_MARKERS:
-            position += 2
-        else:
-            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
-        found = _NEXT_MARKER.search(data, position)
-        segments += 1
-        if segments > _MAX_SEGMENTS:
-            raise _damaged_jpeg()
-        if found is None:
-            return header
-        position = found.start()
-
-
-def _jpeg_start(data: bytes) -> tuple[tuple[int, int], int | None]:
-    """Width and height, and where the first scan begins; None where the file ends before it."""
-    size: tuple[int, int] | None = None
-    position = 2
-    for _ in range(_MAX_SEGMENTS):
-        # Some writers pad between segments, with FF or with other bytes.
-        end = position + _MAX_FILL_BYTES
-        while position < end and data.startswith(b"\xff\xff", position):
-            position += 1
-        if position + 4 > len(data):
-            break
-        position = data.find(b"\xff", position, end + 1)
-        if position < 0:
-            raise _damaged_jpeg()
-        if position + 4 > len(data):
-            break
-        marker = data[position + 1]
-        if marker == _SOS and size is not None:
-            return size, position
-        if marker == _SOF_JPEG_LS:
-            raise PhotographError(415, "The JPEG is a JPEG-LS, which is not accepted; send a JPEG.")
-        if marker in _SOF_MARKERS and position + 9 <= len(data):
-            bits, height, width = struct.unpack_from(">BHH", data, position + 4)
-            if bits != _JPEG_BITS:
-                raise PhotographError(
-                    415, f"The JPEG has {bits}-bit samples; accepted are those of 8 bits."
-                )
-            size = (width, height)
-        if marker in _BARE_MARKERS:
-            position += 2
-        else:
-            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
-    else:
-        raise _damaged_jpeg()
-    if size is None:
-        raise _damaged_jpeg()
-    return size, None
-
-
-def _damaged_jpeg() -> PhotographError:
-    return PhotographError(422, "The JPEG cannot be decoded: it is truncated or damaged.")
 
 
 def _png(data: bytes) -> Header | None:
@@ -426,7 +321,7 @@ def _is_known_layout(samples: int, bits: int, *, planes: bool, order: str) -> bo
 
 
 _READERS: Final[Mapping[str, Callable[[bytes], Header | None]]] = {
-    MEDIA_JPEG: _jpeg,
+    MEDIA_JPEG: read_jpeg,
     MEDIA_PNG: _png,
     MEDIA_TIFF: _tiff,
     MEDIA_WEBP: _webp,

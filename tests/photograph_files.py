@@ -60,6 +60,41 @@ def png(pixels: Pixels, *, interlaced: bool = False) -> bytes:
     )
 
 
+def lossless_jpeg(pixels: Pixels, *, names: bytes = b"\1\2\3") -> bytes:
+    """A lossless JPEG of 8 bits: each sample is predicted by the one before it (T.81, annex H)."""
+    samples = pixels.reshape(*pixels.shape[:2], -1).astype(int)
+    height, width, count = samples.shape
+    before = np.full_like(samples, 128)
+    before[:, 1:], before[1:, 0] = samples[:, :-1], samples[:-1, 0]
+    differences = (samples - before).ravel()
+    sizes = np.frexp(np.abs(differences))[1]
+    # A code of four bits for the size, and as many bits as it says.
+    words = (sizes << sizes) + np.where(differences < 0, differences + 2**sizes - 1, differences)
+    places = np.arange(12)
+    lengths = 4 + sizes
+    bits = (words << (12 - lengths))[:, np.newaxis] >> (11 - places) & 1
+    stream = bits[places < lengths[:, np.newaxis]]
+    stream = np.append(stream, np.ones(-len(stream) % 8, int))
+    segments = (
+        (0xC4, b"\0" + bytes([0, 0, 0, 9, *bytes(12)]) + bytes(range(9))),
+        (
+            0xC3,
+            struct.pack(">BHHB", 8, height, width, count)
+            + b"".join(bytes([name, 0x11, 0]) for name in names[:count]),
+        ),
+        (0xDA, bytes([count]) + b"".join(bytes([name, 0]) for name in names[:count]) + b"\1\0\0"),
+    )
+    return (
+        b"\xff\xd8"
+        + b"".join(
+            b"\xff" + bytes([kind]) + struct.pack(">H", 2 + len(body)) + body
+            for kind, body in segments
+        )
+        + np.packbits(stream.astype(np.uint8)).tobytes().replace(b"\xff", b"\xff\0")
+        + b"\xff\xd9"
+    )
+
+
 def tiff(
     pixels: Pixels,
     *,
@@ -302,6 +337,25 @@ def _in_words(pixels: Pixels) -> bytes:
     return written.replace(before, after)
 
 
+def _in_lossless_jpeg(pixels: Pixels, photometric: str = "RGB") -> bytes:
+    rows, columns = pixels.shape[:2]
+    data = lossless_jpeg(pixels)
+    return dicom(
+        data, syntax=UID.JPEGLosslessSV1, photometric=photometric, Rows=rows, Columns=columns
+    )
+
+
+def _named_rgb(pixels: Pixels) -> bytes:
+    """RGB in a JPEG without a marker that says so: its components are named R, G and B."""
+    rows, columns = pixels.shape[:2]
+    data = encoded(Image.fromarray(pixels), "JPEG", quality=95, keep_rgb=True)
+    at = data.index(b"\xff\xee")
+    data = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4]) :]
+    assert b"Adobe" not in data
+    assert b"R\x11\0G\x11\0B\x11\0" in data
+    return dicom(data, syntax=UID.JPEGBaseline8Bit, photometric="RGB", Rows=rows, Columns=columns)
+
+
 UID = pydicom.uid
 ENCODINGS = [
     *all_of(
@@ -321,6 +375,8 @@ ENCODINGS = [
         progressive=lossy(saved("JPEG", quality=95, progressive=True)),
         full_chroma=lossy(saved("JPEG", quality=95, subsampling=0)),
         cmyk=lossy(saved("JPEG", "CMYK", quality=95)),
+        restarted=lossy(saved("JPEG", quality=95, restart_marker_blocks=7)),
+        lossless=lossless(lossless_jpeg),
     ),
     *all_of(
         "image/tiff",
@@ -376,6 +432,9 @@ ENCODINGS = [
         ),
         jpeg=lossy(in_dicom("JPEG", UID.JPEGBaseline8Bit, "YBR_FULL_422", quality=95)),
         jpeg_rgb=lossy(in_dicom("JPEG", UID.JPEGBaseline8Bit, "RGB", quality=95, keep_rgb=True)),
+        jpeg_rgb_by_its_names=lossy(_named_rgb),
+        jpeg_lossless=lossless(_in_lossless_jpeg),
+        jpeg_lossless_ybr=lossless(lambda p: _in_lossless_jpeg(ybr(p), "YBR_FULL")),
         jpeg_2000=lossless(in_dicom("JPEG2000", UID.JPEG2000Lossless, "YBR_RCT", no_jp2=True)),
         jpeg_2000_lossy=lossy(
             in_dicom(

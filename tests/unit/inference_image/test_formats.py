@@ -31,11 +31,13 @@ from tests.photograph_files import (
     ENCODINGS,
     Encoding,
     dicom,
+    lossless_jpeg,
     png,
     saved,
     tiff,
     wide,
     wide_gamut_profile,
+    ybr,
 )
 from tests.service_harness import REPOSITORY, drawn_jpeg, drawn_pixels, encoded
 
@@ -312,6 +314,46 @@ def test_a_camera_jpeg_inside_a_dicom_is_decoded_smaller() -> None:
     assert decoded.image.size == (804, 534)
     assert decoded.scale == 0.25
     assert (decoded.source_width_px, decoded.source_height_px) == (3216, 2136)
+
+
+def test_a_lossless_jpeg_has_no_smaller_scale_and_is_decoded_whole() -> None:
+    picture = drawn_pixels(size_px=200)
+    data = lossless_jpeg(picture)
+    size = {"Rows": 200, "Columns": 200}
+    for syntax in (UID.JPEGLossless, UID.JPEGLosslessSV1):
+        for file in (
+            data,
+            dicom(data, syntax=syntax, photometric="RGB", **size),
+            dicom(lossless_jpeg(picture[..., 0]), syntax=syntax, photometric="MONOCHROME2", **size),
+        ):
+            decoded = decode(file, min_side_px=20)
+            assert decoded.scale == 1.0
+            levels = np.asarray(decoded.image).astype(int)
+            assert np.abs(levels[..., 0] - picture[..., 0]).max() == 0
+
+
+@pytest.mark.parametrize("names", [b"\0\1\2", b"\1\2\3", b"RGB", b"abc"])
+@pytest.mark.parametrize("photometric", ["RGB", "YBR_FULL"])
+def test_components_of_any_name_are_what_the_dicom_says(names: bytes, photometric: str) -> None:
+    picture = drawn_pixels(size_px=200)
+    samples = picture if photometric == "RGB" else ybr(picture)
+    lossless = lossless_jpeg(samples, names=names)
+    lossy = encoded(Image.fromarray(samples), "JPEG", quality=95, keep_rgb=True)
+    marker = lossy.index(b"\xff\xee")
+    lossy = lossy[:marker] + lossy[marker + 16 :]
+    for before, after in zip(b"RGB", names, strict=True):
+        for following in (b"\x11\0", b"\0"):
+            lossy = lossy.replace(bytes([before]) + following, bytes([after]) + following)
+    for frame, syntax in (
+        (lossless, UID.JPEGLosslessSV1),
+        (lossy, UID.JPEGBaseline8Bit),
+    ):
+        data = dicom(frame, syntax=syntax, photometric=photometric, Rows=200, Columns=200)
+        for smallest in (None, 60):
+            decoded = decode(data, min_side_px=smallest).image
+            expected = Image.fromarray(picture).resize(decoded.size, Image.Resampling.BOX)
+            apart = np.asarray(decoded).astype(int) - np.asarray(expected).astype(int)
+            assert np.abs(apart).mean() < 2
 
 
 def test_a_data_set_that_is_implicit_against_its_word_is_read() -> None:
