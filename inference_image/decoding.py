@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from inference_image.contract import (
     ACCEPTED_IMAGE_TYPES,
@@ -39,13 +39,13 @@ from inference_image.headers import (
     MEDIA_JPEG2000,
     Header,
     PhotographError,
-    first_page,
     read_header,
     sniff,
 )
 from inference_image.jpeg_data import open_jpeg
 from inference_image.jpeg_headers import JpegHeader
 from inference_image.libtiff import silence_libtiff
+from inference_image.tiff_headers import TiffHeader, first_page
 
 if TYPE_CHECKING:
     from inference_image.dicom import DicomPhotograph
@@ -269,17 +269,29 @@ def _open(data: bytes, media_type: str, header: Header | None) -> Image.Image:
     return Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[media_type]])
 
 
-def _open_tiff(data: bytes) -> Image.Image:
-    page = first_page(data)
-    image = _open(page, MEDIA_TIFF, None)
-    silence_libtiff()
-    in_planes = _tiff_tags(image).get(_TIFF_PLANES) == _SEPARATE_PLANES
-    if not in_planes or getattr(image, "use_load_libtiff", True):
-        return image
-    # Pillow's own reader of uncompressed planes knows 8-bit samples only, and takes those of 16
-    # bits for two pixels each, without a word. The library that reads the others knows all.
+def _open_tiff(data: bytes, header: TiffHeader) -> Image.Image:
     from PIL import TiffImagePlugin
 
+    header.check_data(data)
+    # The only kind of grey that is missing in its list. `_white_is_zero` turns it around.
+    TiffImagePlugin.OPEN_INFO[(b"MM", 0, (1,), 1, (16,), ())] = ("I;16B", "I;16B")
+    page = first_page(data)
+    try:
+        image = _open(page, MEDIA_TIFF, None)
+    except UnidentifiedImageError:
+        # The directory has been read before, and was whole.
+        raise PhotographError(
+            415,
+            "The TIFF's samples lie in a way that is not accepted: their photometric "
+            "interpretation, extra samples and order of bits do not go together here.",
+        ) from None
+    silence_libtiff()
+    in_planes = _tiff_tags(image).get(_TIFF_PLANES) == _SEPARATE_PLANES
+    if getattr(image, "use_load_libtiff", True) or not (in_planes or header.is_subsampled):
+        return image
+    # Pillow's own reader of uncompressed planes knows 8-bit samples only, and takes those of 16
+    # bits for two pixels each, without a word; and it knows no colours that pixels share. The
+    # library that reads the others knows all.
     before, TiffImagePlugin.READ_LIBTIFF = TiffImagePlugin.READ_LIBTIFF, True
     try:
         return _open(page, MEDIA_TIFF, None)
@@ -290,7 +302,10 @@ def _open_tiff(data: bytes) -> Image.Image:
 def _decode(
     data: bytes, media_type: str, header: Header | None, bounds: Limits, min_side_px: int | None
 ) -> Decoded:
-    image = _open_tiff(data) if media_type == MEDIA_TIFF else _open(data, media_type, header)
+    if isinstance(header, TiffHeader):
+        image = _open_tiff(data, header)
+    else:
+        image = _open(data, media_type, header)
     _check_pixels(image.size, bounds)
     width, height = image.size
     if min_side_px is not None and isinstance(header, JpegHeader) and not header.lossless:

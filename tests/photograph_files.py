@@ -101,18 +101,23 @@ def tiff(
     order: str = "<",
     big: bool = False,
     tile_px: int | None = None,
+    strip_rows: int | None = None,
     planes: bool = False,
     changes: Mapping[int, tuple[str, list[int]]] | None = None,
     next_directory: int = 0,
 ) -> bytes:
-    """An uncompressed TIFF of one page; `changes` replaces tags, to make a strange one."""
+    """An uncompressed TIFF of one page; `changes` replaces tags, to make a strange one.
+
+    With `strip_rows` each strip has as many rows; otherwise one strip has all.
+    """
     height, width = pixels.shape[:2]
     samples = 1 if pixels.ndim == 2 else pixels.shape[2]
     stored = pixels.astype(pixels.dtype.newbyteorder(order))
     if planes:
         blocks = [plane.tobytes() for plane in stored.reshape(height, width, -1).transpose(2, 0, 1)]
     elif tile_px is None:
-        blocks = [stored.tobytes()]
+        rows = strip_rows or height
+        blocks = [stored[top : top + rows].tobytes() for top in range(0, height, rows)]
     else:
         across, down = -(-width // tile_px), -(-height // tile_px)
         padded = np.zeros((down * tile_px, across * tile_px, *pixels.shape[2:]), stored.dtype)
@@ -134,7 +139,7 @@ def tiff(
     }
     counts = [len(block) for block in blocks]
     if tile_px is None:
-        tags |= {273: ("I", offsets), 278: ("I", [height]), 279: ("I", counts)}
+        tags |= {273: ("I", offsets), 278: ("I", [strip_rows or height]), 279: ("I", counts)}
     else:
         tags |= {322: ("I", [tile_px]), 323: ("I", [tile_px])}
         tags |= {324: ("I", offsets), 325: ("I", counts)}
@@ -280,6 +285,26 @@ def ybr(pixels: Pixels) -> Pixels:
     return np.clip(np.rint(np.stack([luminance, *both], axis=-1)), 0, 255).astype(np.uint8)
 
 
+def shared_colours(pixels: Pixels, *, order: str = "<") -> bytes:
+    """An uncompressed YCbCr TIFF, of which 2 x 2 pixels share a pair of colour differences."""
+    height, width = pixels.shape[:2]
+    whole = ybr(np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), "edge"))
+    units = whole.reshape(-(-height // 2), 2, -(-width // 2), 2, 3).transpose(0, 2, 1, 3, 4)
+    units = units.reshape(-1, 4, 3)
+    both = np.rint(units[..., 1:].mean(axis=1)).astype(np.uint8)
+    packed = np.concatenate([units[..., 0], both], axis=1).reshape(1, -1)
+    tags: dict[int, tuple[str, list[int]]] = {
+        256: ("I", [width]),
+        257: ("I", [height]),
+        258: ("H", [8, 8, 8]),
+        262: ("H", [6]),
+        277: ("H", [3]),
+        278: ("I", [height]),
+        530: ("H", [2, 2]),
+    }
+    return tiff(packed, order=order, changes=tags)
+
+
 def ybr_422(pixels: Pixels) -> Pixels:
     """Two luminances, then the colour differences that they share."""
     whole = ybr(pixels)
@@ -389,6 +414,9 @@ ENCODINGS = [
         tiled=lossless(lambda p: tiff(p, tile_px=64)),
         big_endian=lossless(lambda p: tiff(p, order=">")),
         bigtiff=lossless(lambda p: tiff(p, big=True)),
+        bigtiff_big_endian=lossless(lambda p: tiff(p, big=True, order=">", strip_rows=50)),
+        strips=lossless(lambda p: tiff(p, strip_rows=7)),
+        shared_colours=lossy(shared_colours),
         sixteen_bit=lossless(lambda p: tiff(wide(p))),
         sixteen_bit_big_endian_tiled=lossless(lambda p: tiff(wide(p), order=">", tile_px=128)),
         planes=lossless(lambda p: tiff(p, planes=True)),

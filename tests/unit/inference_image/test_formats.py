@@ -137,6 +137,18 @@ RAMP = np.tile(np.arange(256, dtype=np.uint8), (3, 1))
         ("16-bit TIFF big-endian", tiff(wide(RAMP), order=">"), RAMP),
         ("TIFF white is zero", tiff(RAMP, changes={262: ("H", [0])}), 255 - RAMP),
         ("16-bit TIFF white is zero", tiff(wide(RAMP), changes={262: ("H", [0])}), 255 - RAMP),
+        (
+            "16-bit TIFF big-endian white is zero",
+            tiff(wide(RAMP), order=">", changes={262: ("H", [0])}),
+            255 - RAMP,
+        ),
+        ("BigTIFF big-endian", tiff(RAMP, big=True, order=">"), RAMP),
+        ("16-bit BigTIFF big-endian", tiff(wide(RAMP), big=True, order=">"), RAMP),
+        (
+            "16-bit BigTIFF big-endian white is zero",
+            tiff(wide(RAMP), big=True, order=">", changes={262: ("H", [0])}),
+            255 - RAMP,
+        ),
         ("BMP", saved("BMP", "L")(RAMP), RAMP),
         ("DICOM MONOCHROME2", dicom(RAMP, photometric="MONOCHROME2"), RAMP),
         ("DICOM MONOCHROME1", dicom(RAMP, photometric="MONOCHROME1"), 255 - RAMP),
