@@ -45,6 +45,8 @@ from inference_image.headers import (
 from inference_image.jpeg_data import open_jpeg
 from inference_image.jpeg_headers import JpegHeader
 from inference_image.libtiff import silence_libtiff
+from inference_image.png_data import open_png
+from inference_image.png_headers import MOST_METADATA_BYTES, PngHeader
 from inference_image.tiff_headers import TiffHeader, first_page
 
 if TYPE_CHECKING:
@@ -98,8 +100,6 @@ _MOST_EXIF_ENTRIES: Final = 1000
 _EXIF_PREFIX: Final = b"Exif\0\0"
 # Where a PNG says its bits per sample and that it is grey.
 _PNG_BITS, _PNG_COLOUR, _PNG_GREY = 24, 25, 0
-# Larger profiles describe printers, and take long to read.
-_MOST_PROFILE_BYTES: Final = 1_000_000
 _TRANSPOSE: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -264,6 +264,8 @@ def _check_pixels(size: tuple[int, int], bounds: Limits) -> None:
 def _open(data: bytes, media_type: str, header: Header | None) -> Image.Image:
     if isinstance(header, JpegHeader):
         return open_jpeg(data, header)
+    if isinstance(header, PngHeader):
+        return open_png(data, header)
     if media_type in _PLUGINS:
         import_module(_PLUGINS[media_type])
     return Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[media_type]])
@@ -312,7 +314,7 @@ def _decode(
         image.draft(image.mode, (min_side_px, min_side_px))
     white_is_zero = media_type == MEDIA_TIFF and _white_is_zero(image)
     image.load()
-    if media_type == MEDIA_PNG:
+    if isinstance(header, PngHeader):
         _scale_transparent_value(image, data)
     scale = image.width / width
     # Of a TIFF, Pillow itself applies the orientation.
@@ -488,7 +490,7 @@ def _from_sixteen_bits(image: Image.Image, *, white_is_zero: bool) -> Image.Imag
 
 def _to_srgb(picture: Image.Image, profile: bytes | None) -> Image.Image:
     """Convert an RGB picture whose profile is not sRGB; a profile that is damaged is ignored."""
-    if not profile or len(profile) > _MOST_PROFILE_BYTES:
+    if not profile or len(profile) > MOST_METADATA_BYTES:
         return picture
     if b"sRGB" in profile or b"s\0R\0G\0B" in profile or profile[16:20] != b"RGB ":
         return picture

@@ -24,6 +24,7 @@ from inference_image.contract import (
 )
 from inference_image.jpeg_headers import read_jpeg
 from inference_image.photograph import Header, PhotographError
+from inference_image.png_headers import read_png
 from inference_image.tiff_headers import read_tiff
 
 __all__ = ["MEDIA_JPEG2000", "Header", "PhotographError", "read_header", "sniff"]
@@ -57,9 +58,6 @@ _SIGNATURES: Final = (
 )
 _BMP_CORE_BYTES: Final = 12
 _BMP_HEADER_SIZES: Final = frozenset({_BMP_CORE_BYTES, 40, 52, 56, 64, 108, 124})
-# Encoders write pieces of 8 KiB or more; each chunk costs the reader the same, however small.
-_MAX_SMALL_CHUNKS: Final = 1000
-_PNG_CHUNK_BYTES: Final = 1024
 _BMP_BITS: Final = (1, 4, 8, 16, 24, 32)
 # None, two kinds of RLE, and masks that say where the colours lie.
 _BMP_COMPRESSIONS: Final = frozenset({0, 1, 2, 3})
@@ -113,21 +111,6 @@ def _rgb(width: int, height: int) -> Header:
     return Header(width_px=width, height_px=height, decoded_bytes=3 * width * height)
 
 
-def _png(data: bytes) -> Header | None:
-    width, height, bits, colour = struct.unpack_from(">IIBB", data, 16)
-    left = _MAX_SMALL_CHUNKS + len(data) // _PNG_CHUNK_BYTES
-    position = 8
-    while position + 8 <= len(data):
-        position += 12 + int(struct.unpack_from(">I", data, position)[0])
-        left -= 1
-        if left < 0:
-            raise PhotographError(422, "The PNG cannot be decoded: it has too many chunks.")
-    samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(colour, 4)
-    return Header(
-        width_px=width, height_px=height, decoded_bytes=width * height * samples * bits // 8
-    )
-
-
 def _bmp(data: bytes) -> Header | None:
     if len(data) < 26:
         return None
@@ -174,7 +157,7 @@ def _jpeg2000(data: bytes) -> Header | None:
 
 _READERS: Final[Mapping[str, Callable[[bytes], Header | None]]] = {
     MEDIA_JPEG: read_jpeg,
-    MEDIA_PNG: _png,
+    MEDIA_PNG: read_png,
     MEDIA_TIFF: read_tiff,
     MEDIA_WEBP: _webp,
     MEDIA_BMP: _bmp,
