@@ -42,6 +42,7 @@ from inference_image.headers import (
     read_header,
     sniff,
 )
+from inference_image.jpeg2000_headers import Jpeg2000Header, codestream
 from inference_image.jpeg_data import open_jpeg
 from inference_image.jpeg_headers import JpegHeader
 from inference_image.libtiff import silence_libtiff
@@ -89,6 +90,7 @@ _ALIASES: Final = {
     "image/x-bmp": MEDIA_BMP,
     "image/x-ms-bmp": MEDIA_BMP,
 }
+_COLOUR_BITS: Final = 8
 # The names of components that a decoder takes for RGB, where no marker says what they are.
 _RGB_NAMES: Final = tuple(b"RGB")
 _EXIF_ORIENTATION: Final = 0x0112
@@ -347,13 +349,11 @@ def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | N
             raise PhotographError(
                 422, "The DICOM and the image inside it differ in size, or the latter is damaged."
             )
-        image = _open(dicom.frame, dicom.media_type, embedded)
-        _check_pixels(image.size, bounds)
         if isinstance(embedded, JpegHeader):
-            image = _from_jpeg(image, embedded, dicom, min_side_px)
-        else:
-            image = _from_jpeg2000(image, dicom)
-        if image.mode == "L" or dicom.samples == 1:
+            image = _from_jpeg(embedded, dicom, min_side_px)
+        elif isinstance(embedded, Jpeg2000Header):
+            image = _from_jpeg2000(embedded, dicom)
+        if dicom.samples == 1:
             image = finish_grey(_to_rgb(image).convert("L"), dicom.photometric)
     if dicom.samples > 1 or dicom.photometric == "PALETTE COLOR":
         image = _to_srgb(image, dicom.icc_profile)
@@ -371,12 +371,28 @@ def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | N
     )
 
 
+def _check_components(dicom: "DicomPhotograph", components: int) -> None:
+    """Raise for a number that is not the DICOM's, and for indices that became something else."""
+    if dicom.photometric == "PALETTE COLOR":
+        raise PhotographError(
+            415, "The DICOM's PALETTE COLOR is compressed, which is not accepted; send it raw."
+        )
+    if components != dicom.samples:
+        raise PhotographError(
+            422,
+            f"The DICOM says {dicom.samples} samples per pixel, and the image inside it has "
+            f"{components}: they contradict each other.",
+        )
+
+
 def _from_jpeg(
-    image: Image.Image, header: JpegHeader, dicom: "DicomPhotograph", min_side_px: int | None
+    header: JpegHeader, dicom: "DicomPhotograph", min_side_px: int | None
 ) -> Image.Image:
     """Decode the JPEG of a DICOM; colour as PS3.5 8.2.1 says."""
     from inference_image.dicom import from_ybr
 
+    _check_components(dicom, len(header.component_ids))
+    image = open_jpeg(dicom.frame, header)
     # Only a lossless one has no smaller scale.
     smaller = None if min_side_px is None or header.lossless else (min_side_px, min_side_px)
     jfif, adobe = "jfif" in image.info, image.info.get("adobe_transform")
@@ -395,15 +411,34 @@ def _from_jpeg(
     return from_ybr(image) if as_rgb and ybr else image
 
 
-def _from_jpeg2000(image: Image.Image, dicom: "DicomPhotograph") -> Image.Image:
+def _from_jpeg2000(header: Jpeg2000Header, dicom: "DicomPhotograph") -> Image.Image:
     """Decode the JPEG 2000 of a DICOM; colour as PS3.5 8.2.4 says."""
     from inference_image.dicom import from_ybr
 
+    _check_components(dicom, len(header.bits))
+    if dicom.samples > 1 and (max(header.bits) > _COLOUR_BITS or header.is_subsampled):
+        # Pillow rounds their whitest values to black, and takes shared colours for YCbCr.
+        raise PhotographError(
+            415,
+            "The JPEG 2000 in the DICOM has colours of more than 8 bits, or shared by several "
+            "pixels; accepted are grey of up to 16 bits and colours of 8 bits.",
+        )
+    if {*header.bits} != {dicom.bits_stored} or {*header.signed} != {dicom.signed}:
+        # One of the two says which value is white, and nobody knows which.
+        raise PhotographError(
+            422,
+            f"The DICOM says {dicom.bits_stored} bits {'with' if dicom.signed else 'without'} "
+            "sign, and the JPEG 2000 inside it says others: they contradict each other.",
+        )
+    # Without the boxes of a JP2 file, which might say other colours than the DICOM.
+    stream = codestream(dicom.frame, header)
+    if stream is None:
+        raise PhotographError(422, "The JPEG 2000 in the DICOM has no end: it is truncated.")
+    image = _open(stream, MEDIA_JPEG2000, header)
     # Pillow decodes at the first look, and what is damaged must be found out here.
     image.load()
     # The codestream undoes its own colour transform (YBR_ICT, YBR_RCT), but no other.
-    ybr = dicom.photometric.startswith("YBR_FULL")
-    return from_ybr(image) if ybr and image.mode == "RGB" else image
+    return from_ybr(image) if dicom.photometric.startswith("YBR_FULL") else image
 
 
 def _white_is_zero(image: Image.Image) -> bool:

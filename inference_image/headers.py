@@ -22,6 +22,7 @@ from inference_image.contract import (
     MEDIA_TIFF,
     MEDIA_WEBP,
 )
+from inference_image.jpeg2000_headers import read_jpeg2000
 from inference_image.jpeg_headers import read_jpeg
 from inference_image.photograph import Header, PhotographError
 from inference_image.png_headers import read_png
@@ -146,20 +147,11 @@ def _webp(data: bytes) -> Header | None:
     return None
 
 
-def _jpeg2000(data: bytes) -> Header | None:
-    # A JP2 file wraps the codestream in boxes; its SIZ segment comes first (ISO 15444-1 A.5.1).
-    position = data.find(b"\xff\x4f\xff\x51")
-    if position < 0:
-        return None
-    right, bottom, left, top = struct.unpack_from(">IIII", data, position + 8)
-    return _rgb(right - left, bottom - top)
-
-
 _READERS: Final[Mapping[str, Callable[[bytes], Header | None]]] = {
     MEDIA_JPEG: read_jpeg,
     MEDIA_PNG: read_png,
     MEDIA_TIFF: read_tiff,
     MEDIA_WEBP: _webp,
     MEDIA_BMP: _bmp,
-    MEDIA_JPEG2000: _jpeg2000,
+    MEDIA_JPEG2000: read_jpeg2000,
 }
