@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from inference_image.colour import to_srgb
 from inference_image.contract import (
     ACCEPTED_IMAGE_TYPES,
     MEDIA_BMP,
@@ -47,7 +48,7 @@ from inference_image.jpeg_data import open_jpeg
 from inference_image.jpeg_headers import JpegHeader
 from inference_image.libtiff import silence_libtiff
 from inference_image.png_data import open_png
-from inference_image.png_headers import MOST_METADATA_BYTES, PngHeader
+from inference_image.png_headers import PngHeader
 from inference_image.tiff_headers import TiffHeader, first_page
 
 if TYPE_CHECKING:
@@ -323,7 +324,7 @@ def _decode(
     orientation = 1 if media_type == MEDIA_TIFF else _orientation(image)
     upright = _to_rgb(image, white_is_zero=white_is_zero)
     if image.mode in ("RGB", "RGBA", "P", "PA"):
-        upright = _to_srgb(upright, image.info.get("icc_profile"))
+        upright = to_srgb(upright, image.info.get("icc_profile"))
     if orientation in _TRANSPOSE:
         upright = upright.transpose(_TRANSPOSE[orientation])
         if orientation >= 5:
@@ -356,7 +357,7 @@ def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | N
         if dicom.samples == 1:
             image = finish_grey(_to_rgb(image).convert("L"), dicom.photometric)
     if dicom.samples > 1 or dicom.photometric == "PALETTE COLOR":
-        image = _to_srgb(image, dicom.icc_profile)
+        image = to_srgb(image, dicom.icc_profile)
     spacing = dicom.pixel_spacing_mm
     return Decoded(
         image=image,
@@ -521,24 +522,3 @@ def _from_sixteen_bits(image: Image.Image, *, white_is_zero: bool) -> Image.Imag
         band = image.crop((0, top, image.width, min(top + _BAND_ROWS, image.height)))
         grey.paste(Image.fromarray(table[np.asarray(band)]).convert("RGB"), (0, top))
     return grey
-
-
-def _to_srgb(picture: Image.Image, profile: bytes | None) -> Image.Image:
-    """Convert an RGB picture whose profile is not sRGB; a profile that is damaged is ignored."""
-    if not profile or len(profile) > MOST_METADATA_BYTES:
-        return picture
-    if b"sRGB" in profile or b"s\0R\0G\0B" in profile or profile[16:20] != b"RGB ":
-        return picture
-    try:
-        from PIL import ImageCms
-
-        converted = ImageCms.profileToProfile(
-            picture,
-            ImageCms.ImageCmsProfile(io.BytesIO(profile)),
-            ImageCms.createProfile("sRGB"),
-            renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
-            outputMode="RGB",
-        )
-    except Exception:  # noqa: BLE001
-        return picture
-    return converted or picture

@@ -36,8 +36,8 @@ _PASSES: Final = (
 # The names under which programs write EXIF and XMP, which say how a picture is turned.
 _WANTED_TEXTS: Final = (b"Raw profile type exif", b"XML:com.adobe.xmp")
 _LONGEST_NAME: Final = 80
-# Larger profiles describe printers, and take long to read.
-MOST_METADATA_BYTES: Final = 1_000_000
+# Larger profiles and texts are of no use here (`colour`), and take long to read.
+_MOST_METADATA_BYTES: Final = 1_000_000
 _INFLATED_AT_ONCE: Final = 1 << 20
 
 
@@ -162,10 +162,10 @@ def _inflates_to_little(kind: bytes, body: bytes) -> bool:
     if rest[:1] != b"\0":
         return False
     try:
-        text = zlib.decompressobj().decompress(rest[1:], MOST_METADATA_BYTES + 1)
+        text = zlib.decompressobj().decompress(rest[1:], _MOST_METADATA_BYTES + 1)
     except zlib.error:
         return False
-    return len(text) <= MOST_METADATA_BYTES
+    return len(text) <= _MOST_METADATA_BYTES
 
 
 def _damaged() -> PhotographError:
