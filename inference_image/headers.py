@@ -10,6 +10,7 @@ is taken for its pixels. What a header leaves out is left to the decoder, which 
 as damaged.
 """
 
+import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -45,18 +46,30 @@ _SIGNATURES: Final = (
     (8, b"WEBP", MEDIA_WEBP),
     (0, b"\0\0\0\x0cjP  \r\n\x87\n", MEDIA_JPEG2000),
     (0, b"\xff\x4f\xff\x51", MEDIA_JPEG2000),
-    (4, b"ftyphei", "image/heic"),
-    (4, b"ftypmif1", "image/heic"),
-    (4, b"ftypavif", "image/avif"),
     (0, b"%PDF-", "application/pdf"),
     (0, b"PK\x03\x04", "application/zip"),
     (0, b"\x1f\x8b", "application/gzip"),
     (0, b"\xd0\xcf\x11\xe0", "application/x-ole-storage"),
     (0, b"P6", "image/x-portable-pixmap"),
     (0, b"P5", "image/x-portable-graymap"),
-    (0, b"<svg", "image/svg+xml"),
-    (0, b"<?xml", "application/xml"),
 )
+# What begins with a box "ftyp": its brands (ISO 14496-12 4.3; ISO 23008-12, annexes B and E; AVIF).
+# Also the general "mif1" and "msf1" are HEIC, unless an AVIF brand stands beside them.
+_AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
+_HEIC_BRANDS: Final = frozenset(
+    {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
+)
+_MOST_BRANDS: Final = 64
+# Texts may begin with a byte order mark, white space, comments or a DOCTYPE; a PDF with anything.
+_TEXT_BYTES: Final = 1024
+_COMMENT: Final = rb"<!--(?:(?!-->).)*-->"
+_SVG: Final = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:(?:"
+    + _COMMENT
+    + rb"|<\?[^>]*>|<!DOCTYPE\s+svg[^>]*>)\s*)*<svg[\s>/]",
+    re.DOTALL | re.IGNORECASE,
+)
+_XML: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml\s|<!--|<!DOCTYPE\s)", re.IGNORECASE)
 _BMP_CORE_BYTES: Final = 12
 _BMP_HEADER_SIZES: Final = frozenset({_BMP_CORE_BYTES, 40, 52, 56, 64, 108, 124})
 _BMP_BITS: Final = (1, 4, 8, 16, 24, 32)
@@ -72,7 +85,29 @@ def sniff(data: bytes) -> str | None:
     # "BM" alone also begins many an English sentence.
     if data.startswith(b"BM") and len(data) >= 18:
         return MEDIA_BMP if _u32(data, 14) in _BMP_HEADER_SIZES else None
-    return None
+    return _container(data) or _text(data[:_TEXT_BYTES])
+
+
+def _container(data: bytes) -> str | None:
+    """Type by the brands of an ISO media file."""
+    if data[4:8] != b"ftyp":
+        return None
+    size = min(int.from_bytes(data[:4]), 16 + 4 * _MOST_BRANDS)
+    brands = {data[8:12], *(data[at : at + 4] for at in range(16, size, 4))}
+    if brands & _AVIF_BRANDS:
+        return "image/avif"
+    return "image/heic" if brands & _HEIC_BRANDS else "video/mp4"
+
+
+def _text(begin: bytes) -> str | None:
+    """Type of a document that does not begin with its signature."""
+    if b"%PDF-" in begin:
+        return "application/pdf"
+    if begin.startswith((b"\xff\xfe<\0", b"\xfe\xff\0<")):
+        begin = begin.decode("utf-16", errors="ignore").encode()
+    if _SVG.match(begin):
+        return "image/svg+xml"
+    return "application/xml" if _XML.match(begin) else None
 
 
 def read_header(data: bytes, media_type: str) -> Header | None:
