@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from inference_image.colour import to_srgb
+from inference_image.colour import from_gamma, to_srgb
 from inference_image.contract import (
     ACCEPTED_IMAGE_TYPES,
     MEDIA_BMP,
@@ -325,6 +325,8 @@ def _decode(
     upright = _to_rgb(image, white_is_zero=white_is_zero)
     if image.mode in ("RGB", "RGBA", "P", "PA"):
         upright = to_srgb(upright, image.info.get("icc_profile"))
+    if isinstance(header, PngHeader) and not {"icc_profile", "srgb"} & image.info.keys():
+        upright = from_gamma(upright, image.info.get("gamma"))
     if orientation in _TRANSPOSE:
         upright = upright.transpose(_TRANSPOSE[orientation])
         if orientation >= 5:

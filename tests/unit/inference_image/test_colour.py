@@ -1,5 +1,6 @@
 """Colour profiles: what one does decides, not what it is called."""
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -93,3 +94,49 @@ def test_every_version_of_a_gamma_counts_by_what_it_does() -> None:
     shown = np.asarray(to_srgb(dark, wide_gamut_profile()))
     assert shown.max() < 10
     assert np.ptp(shown) == 0
+
+
+# --- The gamma of a PNG -------------------------------------------------------------------
+
+
+def linear(levels: np.ndarray) -> np.ndarray:
+    """Light, from 0 to 1, of levels of sRGB."""
+    share = levels / 255
+    return np.where(share > 0.04045, ((share + 0.055) / 1.055) ** 2.4, share / 12.92)
+
+
+def with_gamma(picture: Image.Image, gamma: int, **options: Any) -> bytes:
+    data = encoded(picture, "PNG", **options)
+    body = b"gAMA" + gamma.to_bytes(4)
+    return data[:33] + b"\0\0\0\4" + body + zlib.crc32(body).to_bytes(4) + data[33:]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA"])
+@pytest.mark.parametrize("gamma", [55_556, 100_000])
+def test_the_gamma_of_a_png_is_applied(mode: str, gamma: int) -> None:
+    levels = np.asarray(photograph().convert("L"))
+    stored = (linear(levels) ** (gamma / 100_000) * 255).round().astype(np.uint8)
+    picture = Image.fromarray(stored)
+    picture = picture.quantize(256) if mode == "P" else picture.convert(mode)
+    shown = np.asarray(decode(with_gamma(picture, gamma)).image)
+    apart = np.abs(shown.astype(int) - levels[..., np.newaxis])
+    # The stored levels are coarse where it is dark.
+    assert apart[levels > 90].max() <= 2
+    assert np.abs(stored.astype(int) - levels).max() > 15
+
+
+@pytest.mark.parametrize("gamma", [45_455, 45_000, 0, 1, 4_000_000_000])
+def test_a_gamma_of_srgb_or_of_nothing_changes_nothing(gamma: int) -> None:
+    shown = decode(with_gamma(photograph(), gamma)).image
+    assert np.array_equal(np.asarray(shown), np.asarray(photograph()))
+
+
+def test_a_profile_or_a_mark_of_srgb_counts_before_the_gamma() -> None:
+    managed = encoded(photograph(), "PNG", icc_profile=wide_gamut_profile())
+    both = with_gamma(photograph(), 100_000, icc_profile=wide_gamut_profile())
+    assert np.array_equal(np.asarray(decode(both).image), np.asarray(decode(managed).image))
+    body = b"sRGB\0"
+    chunk = b"\0\0\0\1" + body + zlib.crc32(body).to_bytes(4)
+    data = with_gamma(photograph(), 100_000)
+    marked = data[:33] + chunk + data[33:]
+    assert np.array_equal(np.asarray(decode(marked).image), np.asarray(photograph()))
