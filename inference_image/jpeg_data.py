@@ -10,11 +10,18 @@ for data as it needs them. Of a picture in one scan the last bytes are therefore
 singly: who does not ask for them has found the end too early, and who asks for more has not found
 it. A part that was lost or doubled is found so, and most of what was overwritten, since codes
 differ in length; a few bits that were changed mostly are not.
+
+Several scans are read to the last before a pixel is shown. Such a picture is decoded twice, the
+second time with bytes behind each scan that mean something: where they change the picture, a scan
+ends too early.
 """
 
 import io
+import zlib
+from itertools import pairwise
 from typing import Final
 
+from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from inference_image.jpeg_headers import JpegHeader
@@ -26,7 +33,11 @@ _TAIL_BYTES: Final = 4
 # (T.81 C.2: the code of ones only is not used), so that they complete no picture.
 _NO_CODE: Final = b"\xff\0" * 8
 _PADDING: Final = b"\xff\0"
+# Without FF, so that they are neither a marker nor its beginning.
+_ANY_CODES: Final = bytes(1 + (k * k * 7919 + k * 104_729) % 254 for k in range(1024))
 _MOST_PADDING_BYTES: Final = 4096
+# Compared at a time, so that a large picture is not copied.
+_BAND_ROWS: Final = 64
 
 
 def open_jpeg(data: bytes, header: JpegHeader) -> JpegImageFile:
@@ -35,33 +46,86 @@ def open_jpeg(data: bytes, header: JpegHeader) -> JpegImageFile:
     Raises:
         OSError, SyntaxError, ValueError: Pillow cannot read the segments before the data.
     """
+    if header.data_end is None:
+        return _RepeatedJpeg(data, header.scan_ends)
     return _CountedJpeg(data, header.data_end)
 
 
+class _RepeatedJpeg(JpegImageFile):
+    """Several scans."""
+
+    def __init__(self, data: bytes, ends: tuple[int, ...]) -> None:
+        self._more = _with_more(data, ends)
+        self._drafted: tuple[str | None, tuple[int, int] | None] | None = None
+        super().__init__(io.BytesIO(data))
+
+    def draft(
+        self, mode: str | None, size: tuple[int, int] | None
+    ) -> tuple[str, tuple[int, int, float, float]] | None:
+        """Choose mode and scale, as Pillow does, for both times."""
+        self._drafted = mode, size
+        return super().draft(mode, size)
+
+    def load_prepare(self) -> None:
+        """Decode the longer file first, and keep of it a checksum only (Pillow calls this)."""
+        again = JpegImageFile(io.BytesIO(self._more))
+        self._more = b""
+        if self._drafted is not None:
+            again.draft(*self._drafted)
+        self._expected = _checksum(again)
+        del again
+        super().load_prepare()
+
+    def load_end(self) -> None:
+        """Compare (Pillow calls this)."""
+        super().load_end()
+        if _checksum(self) != self._expected:
+            raise _too_few()
+
+
 class _CountedJpeg(JpegImageFile):
-    def __init__(self, data: bytes, end: int | None) -> None:
-        self._counted = end is not None
+    """One scan."""
+
+    def __init__(self, data: bytes, end: int) -> None:
         # The last comes first.
-        self._left = [data] if end is None else [_NO_CODE, *_tail_and_rest(data, end)]
+        self._left = [_NO_CODE, *_tail_and_rest(data, end)]
         super().__init__(io.BytesIO(data))
 
     def load_read(self, read_bytes: int) -> bytes:
         """The next piece of the file, in place of `read_bytes` bytes (Pillow calls this)."""
         if self._left:
             return self._left.pop()
-        if self._counted:
-            raise PhotographError(
-                422, "The JPEG cannot be decoded: it has fewer data than pixels, it is truncated."
-            )
-        return b""
+        raise _too_few()
 
     def load_end(self) -> None:
         """Look at what the decoder has left (Pillow calls this)."""
         super().load_end()
-        if self._counted and len(self._left) > 1:
+        if len(self._left) > 1:
             raise PhotographError(
                 422, "The JPEG cannot be decoded: it has more data than pixels, it is damaged."
             )
+
+
+def _checksum(image: Image.Image) -> int:
+    checksum = 0
+    for top in range(0, image.height, _BAND_ROWS):
+        band = image.crop((0, top, image.width, min(top + _BAND_ROWS, image.height)))
+        checksum = zlib.crc32(band.tobytes(), checksum)
+    return checksum
+
+
+def _with_more(data: bytes, ends: tuple[int, ...]) -> bytes:
+    """The file with meaningful bytes behind each of its scans, which end there."""
+    pieces = []
+    for begin, end in pairwise((0, *ends)):
+        pieces += [data[begin:end], _ANY_CODES]
+    return b"".join((*pieces, data[ends[-1] :])) if ends else b""
+
+
+def _too_few() -> PhotographError:
+    return PhotographError(
+        422, "The JPEG cannot be decoded: it has fewer data than pixels, it is truncated."
+    )
 
 
 def _tail_and_rest(data: bytes, end: int) -> tuple[bytes, bytes]:

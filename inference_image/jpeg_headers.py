@@ -36,9 +36,9 @@ _MAX_FILL_BYTES: Final = 16
 # Decoders look at segments one by one; a hostile file has millions of them.
 _MAX_SEGMENTS: Final = 1000
 # Each scan of a JPEG goes over the whole picture again, also an empty one of ten bytes. Cameras
-# write one, progressive files ten; the product keeps a large picture below seconds.
+# write one, progressive files ten; the product keeps a large picture below seconds, twice.
 _MAX_SCANS: Final = 100
-_MAX_SCANNED_PIXELS: Final = 1_200_000_000
+_MAX_SCANNED_PIXELS: Final = 750_000_000
 _COEFFICIENTS: Final = 64
 # Four of each kind may be in use at a time (T.81 B.2.4.2).
 _MOST_TABLES: Final = 8
@@ -53,12 +53,14 @@ class JpegHeader(Header):
     """Also where the data of the picture end, and what its samples may be.
 
     `data_end` is the position after the data of the one scan that holds every component; None
-    where there are several scans, or no scan at all. A `lossless` one has no smaller scale.
+    where there are several scans, or no scan at all; those end at `scan_ends`. A `lossless` one has
+    no smaller scale.
     """
 
     component_ids: tuple[int, ...]
     lossless: bool
     data_end: int | None
+    scan_ends: tuple[int, ...]
 
 
 def read_jpeg(data: bytes) -> JpegHeader:
@@ -94,6 +96,7 @@ class _Frame:
         parts = data[position + 10 : position + 10 + 3 * count]
         self.component_ids, self._samplings = tuple(parts[::3]), parts[1::3]
         self.data_end: int | None = None
+        self.scan_ends: list[int] = []
         # Units of data between two restart markers; 0 where there are none.
         self.restart = 0
         # Of each coefficient of a component, the lowest bit that has come (T.81 G.1.1.1).
@@ -110,6 +113,7 @@ class _Frame:
             component_ids=self.component_ids,
             lossless=self.marker == _SOF_LOSSLESS,
             data_end=self.data_end,
+            scan_ends=tuple(self.scan_ends) if self.data_end is None else (),
         )
 
     @property
@@ -226,6 +230,7 @@ def _follow(data: bytes, frame: _Frame, position: int) -> JpegHeader:
             inside = zeros >= 0 and data[zeros:end].strip(b"\xff\0")
             if inside and not _zeros_are_flat(frame, scan, codes):
                 raise _damaged()
+            frame.scan_ends.append(end)
             if scans == 1 and len(scan.names) == len(frame.component_ids):
                 frame.data_end = None if frame.marker == _SOF_PROGRESSIVE else end
             if found is not None and data[end + 1] not in _AFTER_A_SCAN:

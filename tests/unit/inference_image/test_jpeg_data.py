@@ -3,6 +3,8 @@
 import gc
 import io
 import re
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from inference_image.decoding import PhotographError, decode
 from inference_image.jpeg_data import open_jpeg
 from inference_image.jpeg_headers import read_jpeg
 from tests.photograph_files import UID, dicom, lossless_jpeg
-from tests.service_harness import drawn_jpeg, drawn_pixels, encoded
+from tests.service_harness import REPOSITORY, drawn_jpeg, drawn_pixels, encoded
 
 EOI = b"\xff\xd9"
 SIDE_PX = 200
@@ -192,6 +194,46 @@ def test_a_progressive_picture_without_one_of_its_scans_is_refused() -> None:
     for start, following in pairwise([*scans_of(data)[1:], len(data) - 2]):
         tables = data.rfind(b"\xff\xc4", start, following)
         assert refusal(data[:start] + data[tables if tables > 0 else following :]).status == 422
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+@pytest.mark.parametrize("min_side_px", [None, 100])
+def test_a_scan_that_ends_early_is_noticed(mode: str, min_side_px: int | None) -> None:
+    data = jpeg(mode, progressive=True)
+    for start in scans_of(data):
+        begin = start + 2 + int.from_bytes(data[start + 2 : start + 4])
+        found = re.compile(rb"\xff[^\0]").search(data, begin)
+        assert found is not None
+        end = found.start()
+        if end - begin > 200:
+            cut = data[: (begin + end) // 2].rstrip(b"\xff") + data[end:]
+            error = refusal(cut, min_side_px=min_side_px)
+            assert error.status == 422
+            assert "fewer data" in error.detail
+
+
+def test_the_second_time_needs_no_second_picture_in_memory() -> None:
+    decoded = {}
+    for progressive in (False, True):
+        data = encoded(Image.new("RGB", (2000, 2000)), "JPEG", progressive=progressive)
+        program = (
+            "import resource, sys\n"
+            "from inference_image.decoding import decode\n"
+            "data = sys.stdin.buffer.read()\n"
+            "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+            "decode(data)\n"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            input=data,
+            capture_output=True,
+            check=True,
+            cwd=REPOSITORY,
+        )
+        decoded[progressive] = int(run.stdout) / 1024
+    # The coefficients, at two bytes each, and half as many of the colours.
+    assert decoded[True] < decoded[False] + 2000 * 2000 * 3 / 2**20 + 6, decoded
 
 
 # --- Restart markers ----------------------------------------------------------------------
