@@ -12,7 +12,7 @@ from typing import Final
 
 from PIL.PngImagePlugin import PngImageFile
 
-from inference_image.png_headers import PngHeader, without_bombs
+from inference_image.png_headers import PngHeader, without_large_metadata
 
 # A value for each kind of pixel that an empty image does not have.
 _MARKS: Final[dict[str, int | tuple[int, ...]]] = {
@@ -38,7 +38,7 @@ def open_png(data: bytes, header: PngHeader) -> PngImageFile:
 class _MarkedPng(PngImageFile):
     def __init__(self, data: bytes, header: PngHeader) -> None:
         self._data, self._header = data, header
-        super().__init__(io.BytesIO(without_bombs(data, header)))
+        super().__init__(io.BytesIO(without_large_metadata(data, header)))
 
     def load_prepare(self) -> None:
         """Mark the row that is decoded last (Pillow calls this)."""

@@ -2,7 +2,7 @@
 
     >>> header = read_png(data)
     >>> header.check_data(data)
-    >>> readable = without_bombs(data, header)
+    >>> readable = without_large_metadata(data, header)
 
 Pillow does not look at the checksums of the picture's own data, and refuses a whole file for a
 large text that compresses well. Standard library only.
@@ -38,6 +38,9 @@ _WANTED_TEXTS: Final = (b"Raw profile type exif", b"XML:com.adobe.xmp")
 _LONGEST_NAME: Final = 80
 # Larger profiles and texts are of no use here (`colour`), and take long to read.
 _MOST_METADATA_BYTES: Final = 1_000_000
+# Beyond, they are there to cost something. The largest are profiles, and lists of edits.
+_MOST_INFLATED_BYTES: Final = 16_000_000
+_MOST_EXPANSION: Final = 250
 _INFLATED_AT_ONCE: Final = 1 << 20
 
 
@@ -114,21 +117,30 @@ def read_png(data: bytes) -> PngHeader:
     )
 
 
-def without_bombs(data: bytes, header: PngHeader) -> bytes:
-    """The same file without compressed metadata that are too large, or of no use here."""
+def without_large_metadata(data: bytes, header: PngHeader) -> bytes:
+    """The same file without compressed metadata that are too large, damaged, or of no use here.
+
+    Raises:
+        PhotographError: 413 where they expand as no metadata do.
+    """
     if not header.has_compressed_metadata:
         return data
     kept: list[bytes] = []
     taken: set[bytes] = set()
-    copied = 0
+    copied, left = 0, _MOST_INFLATED_BYTES
     for kind, start, length in _chunks(data):
         name = _name(kind, data[start : start + min(length, _LONGEST_NAME + 2)])
         if name is None:
             continue
+        method, packed = _packed(kind, data[start : start + length])
+        size = _inflated_bytes(packed, left) if method == b"\0" else 0
+        left -= size
+        if left <= 0 or size > max(_MOST_METADATA_BYTES, _MOST_EXPANSION * length):
+            raise PhotographError(413, "The PNG's metadata expand as no photograph's do.")
         if name not in taken and name in (b"iCCP", *_WANTED_TEXTS):
-            # The first counts, and a second would cost the same again.
+            # The first counts. There is one method, and the decoder refuses a file of another.
             taken.add(name)
-            if _inflates_to_little(kind, data[start : start + length]):
+            if 0 < size <= _MOST_METADATA_BYTES or method > b"\0":
                 continue
         kept.append(data[copied : start - 8])
         copied = start + length + 4
@@ -153,19 +165,25 @@ def _name(kind: bytes, begin: bytes) -> bytes | None:
     return name if compressed else None
 
 
-def _inflates_to_little(kind: bytes, body: bytes) -> bool:
-    """Whether a decoder may inflate it: whole, and no larger than what is of use."""
+def _packed(kind: bytes, body: bytes) -> tuple[bytes, bytes]:
+    """Method of compression, and what is compressed."""
     rest = body.partition(b"\0")[2]
     if kind == b"iTXt":
         # Flag and method, then the language and a translated name.
-        rest = rest[1:2] + rest[2:].split(b"\0", 2)[-1]
-    if rest[:1] != b"\0":
-        return False
+        return rest[1:2], rest[2:].split(b"\0", 2)[-1]
+    return rest[:1], rest[1:]
+
+
+def _inflated_bytes(packed: bytes, most: int) -> int:
+    """How much it inflates to, counted up to `most`; 0 where it is damaged."""
+    inflater, size = zlib.decompressobj(), 0
     try:
-        text = zlib.decompressobj().decompress(rest[1:], _MOST_METADATA_BYTES + 1)
+        while packed and size < most:
+            size += len(inflater.decompress(packed, _INFLATED_AT_ONCE))
+            packed = inflater.unconsumed_tail
     except zlib.error:
-        return False
-    return len(text) <= _MOST_METADATA_BYTES
+        return 0
+    return min(size, most)
 
 
 def _damaged() -> PhotographError:
