@@ -44,10 +44,14 @@ def open_jpeg(data: bytes, header: JpegHeader) -> JpegImageFile:
     """A Pillow image of the file; its `load` raises PhotographError 422 for data that do not fit.
 
     Raises:
+        PhotographError: 422, the file ends within its data.
         OSError, SyntaxError, ValueError: Pillow cannot read the segments before the data.
     """
     if header.data_end is None:
         return _RepeatedJpeg(data, header.scan_ends)
+    if header.data_end == len(data):
+        # Its last bytes may be missing as well, and a part of a block is easily made up.
+        raise _too_few()
     return _CountedJpeg(data, header.data_end)
 
 

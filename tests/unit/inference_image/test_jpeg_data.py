@@ -128,7 +128,6 @@ def test_a_few_bytes_before_the_end_are_no_damage() -> None:
     data = jpeg()
     for filled in (b"\xff" * 500, bytes(500), b"\x12\x34\x56"):
         assert decode(data[:-2] + filled + EOI)
-    assert decode(data[:-2])
     assert decode(data + bytes(1000))
 
 
@@ -167,6 +166,12 @@ def test_no_whole_picture_is_refused_or_changed(
             plain.draft(plain.mode, (smallest, smallest))
         expected = np.asarray(plain.convert("RGB"))
     assert np.array_equal(np.asarray(decode(data, min_side_px=smallest).image), expected)
+
+
+def test_a_file_without_its_end_is_refused() -> None:
+    for data in (jpeg(), jpeg(progressive=True)):
+        for less in (1, 2, 3, 10):
+            assert refusal(data[:-less]).status == 422
 
 
 # --- Several scans ------------------------------------------------------------------------
