@@ -81,6 +81,7 @@ _PLUGINS: Final[Mapping[str, str]] = {
     MEDIA_WEBP: "PIL.WebPImagePlugin",
     MEDIA_JPEG2000: "PIL.Jpeg2KImagePlugin",
 }
+_ACCEPTED: Final = ", ".join(ACCEPTED_IMAGE_TYPES)
 # "image/jpg" and "image/pjpeg" are common slips for the registered name.
 _ALIASES: Final = {
     "image/jpg": MEDIA_JPEG,
@@ -93,7 +94,7 @@ _ALIASES: Final = {
 }
 _COLOUR_BITS: Final = 8
 # The names of components that a decoder takes for RGB, where no marker says what they are.
-_RGB_NAMES: Final = tuple(b"RGB")
+_RGB_NAMES: Final = b"RGB"
 _EXIF_ORIENTATION: Final = 0x0112
 _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANES = 258, 262, 284
 _WHITE_IS_ZERO: Final = 0
@@ -233,14 +234,13 @@ def _check_expansion(header: Header, encoded: bytes, media_type: str) -> None:
 def _check_type(data: bytes, declared_type: str | None) -> str:
     declared = (declared_type or "").strip().lower()
     declared = _ALIASES.get(declared, declared)
-    accepted = ", ".join(ACCEPTED_IMAGE_TYPES)
     found = sniff(data)
     if found is None:
         raise PhotographError(
-            422, f"The bytes are not an image that is known here; accepted are {accepted}."
+            422, f"The bytes are not an image that is known here; accepted are {_ACCEPTED}."
         )
     if found not in ACCEPTED_IMAGE_TYPES:
-        raise PhotographError(415, f"The bytes are {found}; accepted are {accepted}.")
+        raise PhotographError(415, f"The bytes are {found}; accepted are {_ACCEPTED}.")
     if declared and declared not in MEDIA_OPAQUE and declared != found:
         raise PhotographError(
             415,

@@ -92,7 +92,7 @@ class _CountedJpeg(JpegImageFile):
 
     def __init__(self, data: bytes, end: int) -> None:
         # The last comes first.
-        self._left = [_NO_CODE, *_tail_and_rest(data, end)]
+        self._left = _tail_and_rest(data, end)
         super().__init__(io.BytesIO(data))
 
     def load_read(self, read_bytes: int) -> bytes:
@@ -104,7 +104,7 @@ class _CountedJpeg(JpegImageFile):
     def load_end(self) -> None:
         """Look at what the decoder has left (Pillow calls this)."""
         super().load_end()
-        if len(self._left) > 1:
+        if self._left:
             raise PhotographError(
                 422, "The JPEG cannot be decoded: it has more data than pixels, it is damaged."
             )
@@ -132,8 +132,11 @@ def _too_few() -> PhotographError:
     )
 
 
-def _tail_and_rest(data: bytes, end: int) -> tuple[bytes, bytes]:
-    # Before a marker there may be any number of FF; zeros fill up to a length.
-    last = data[max(end - _MOST_PADDING_BYTES, 0) : end]
-    tail = max(end - len(last) + len(last.rstrip(_PADDING)) - _TAIL_BYTES, 0)
-    return data[tail:end], data[:tail]
+def _tail_and_rest(data: bytes, end: int) -> list[bytes]:
+    tail = end
+    if data[end - 1] in _PADDING:
+        # Before a marker there may be any number of FF; zeros fill up to a length.
+        last = data[max(end - _MOST_PADDING_BYTES, 0) : end]
+        tail -= len(last) - len(last.rstrip(_PADDING))
+    tail = max(tail - _TAIL_BYTES, 0)
+    return [data[tail:end] + _NO_CODE, data[:tail]]

@@ -57,7 +57,7 @@ class JpegHeader(Header):
     no smaller scale.
     """
 
-    component_ids: tuple[int, ...]
+    component_ids: bytes
     lossless: bool
     data_end: int | None
     scan_ends: tuple[int, ...]
@@ -94,14 +94,16 @@ class _Frame:
         self.marker = marker
         # Identifier and sampling factors of each component.
         parts = data[position + 10 : position + 10 + 3 * count]
-        self.component_ids, self._samplings = tuple(parts[::3]), parts[1::3]
+        self.component_ids, self._samplings = parts[::3], parts[1::3]
         self.data_end: int | None = None
         self.scan_ends: list[int] = []
         # Units of data between two restart markers; 0 where there are none.
         self.restart = 0
+        self._absent = set(self.component_ids)
         # Of each coefficient of a component, the lowest bit that has come (T.81 G.1.1.1).
-        coefficients = _COEFFICIENTS if marker == _SOF_PROGRESSIVE else 1
-        self._missing = {name: [_NOTHING_YET] * coefficients for name in self.component_ids}
+        self._missing: dict[int, list[int]] = {}
+        if marker == _SOF_PROGRESSIVE:
+            self._missing = {name: [_NOTHING_YET] * _COEFFICIENTS for name in self._absent}
 
     @property
     def header(self) -> JpegHeader:
@@ -119,21 +121,19 @@ class _Frame:
     @property
     def is_whole(self) -> bool:
         """Whether every scan has come."""
-        return not any(map(any, self._missing.values()))
+        return not self._absent and not any(map(any, self._missing.values()))
 
     def add(self, scan: "_Scan") -> None:
         """Note what a scan brings; raise where one before it is missing."""
         for name in scan.names:
-            missing = self._missing.get(name)
-            if missing is None:
+            if name not in self.component_ids:
                 raise _damaged()
-            if len(missing) == 1:
-                missing[0] = 0
-                continue
-            band = slice(scan.first, scan.last + 1)
-            if scan.high and max(missing[band], default=0) > scan.high:
-                raise _damaged()
-            missing[band] = [scan.low] * len(missing[band])
+            self._absent.discard(name)
+            if self._missing:
+                missing, band = self._missing[name], slice(scan.first, scan.last + 1)
+                if scan.high and max(missing[band], default=0) > scan.high:
+                    raise _damaged()
+                missing[band] = [scan.low] * len(missing[band])
 
     def units(self, scan: "_Scan") -> int:
         """How many units of data the scan has between its restart markers (T.81 A.2)."""
@@ -155,11 +155,11 @@ class _Scan:
     """A SOS segment (T.81 B.2.3)."""
 
     def __init__(self, data: bytes, position: int) -> None:
-        count = data[position + 4]
-        self.names = tuple(data[position + 5 : position + 5 + 2 * count : 2])
-        self.tables = tuple(data[position + 6 : position + 5 + 2 * count : 2])
-        self.first, self.last, bits = struct.unpack_from("BBB", data, position + 5 + 2 * count)
-        self.high, self.low = divmod(bits, 16)
+        after = position + 5 + 2 * data[position + 4]
+        # Pairs of a component's name and its tables.
+        self.names, self.tables = data[position + 5 : after : 2], data[position + 6 : after : 2]
+        self.first, self.last = data[after], data[after + 1]
+        self.high, self.low = data[after + 2] >> 4, data[after + 2] & 15
         if not self.names:
             raise _damaged()
 
@@ -167,15 +167,12 @@ class _Scan:
 class _Codes:
     """What the code of zeros only means in each Huffman table (T.81 C.2), read when asked."""
 
-    def __init__(self, data: bytes, first_scan: int) -> None:
+    def __init__(self, data: bytes, first_scan: int, later: list[tuple[int, int]]) -> None:
         self._data = data
         self._first_scan: int | None = first_scan
-        self._unread: list[tuple[int, int]] = []
+        # Position and length of the segments behind a scan, to which the caller adds.
+        self._unread = later
         self._symbols: dict[int, int] = {}
-
-    def add(self, position: int) -> None:
-        """Note a DHT segment that stands behind a scan."""
-        self._unread.append((position, int.from_bytes(self._data[position + 2 : position + 4])))
 
     def symbols(self) -> dict[int, int]:
         """By destination: 0 to 3 direct, 16 to 19 alternating."""
@@ -197,8 +194,9 @@ class _Codes:
 def _follow(data: bytes, frame: _Frame, position: int) -> JpegHeader:
     """Go from the first SOS marker to EOI, or to the end of the file."""
     width, height = frame.size
-    codes = _Codes(data, position)
-    restart = frame.restart
+    codes: _Codes | None = None
+    tables: list[tuple[int, int]] = []
+    first_scan, restart = position, frame.restart
     scans = segments = 0
     while True:
         # At a SOS marker or another one after it.
@@ -215,7 +213,7 @@ def _follow(data: bytes, frame: _Frame, position: int) -> JpegHeader:
         if marker in _BARE_MARKERS:
             position += 2
         else:
-            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
+            position += 2 + (data[position + 2] << 8 | data[position + 3])
         found = _NEXT_MARKER.search(data, position)
         segments += 1
         if segments > _MAX_SEGMENTS:
@@ -224,12 +222,14 @@ def _follow(data: bytes, frame: _Frame, position: int) -> JpegHeader:
         if marker == _SOS:
             scan = _Scan(data, begin)
             frame.add(scan)
-            _check_restarts(data, frame, scan, restart, position, end)
+            if restart:
+                _check_restarts(data, frame, scan, restart, position, end)
             zeros = data.find(_ZEROS, position, end)
             # At the end they only fill up.
-            inside = zeros >= 0 and data[zeros:end].strip(b"\xff\0")
-            if inside and not _zeros_are_flat(frame, scan, codes):
-                raise _damaged()
+            if zeros >= 0 and data[zeros:end].strip(b"\xff\0"):
+                codes = codes or _Codes(data, first_scan, tables)
+                if not _zeros_are_flat(frame, scan, codes.symbols()):
+                    raise _damaged()
             frame.scan_ends.append(end)
             if scans == 1 and len(scan.names) == len(frame.component_ids):
                 frame.data_end = None if frame.marker == _SOF_PROGRESSIVE else end
@@ -238,7 +238,7 @@ def _follow(data: bytes, frame: _Frame, position: int) -> JpegHeader:
         elif marker == _DRI:
             restart = int(struct.unpack_from(">H", data, begin + 4)[0])
         elif marker == _DHT:
-            codes.add(begin)
+            tables.append((begin, position - begin - 2))
         if found is None:
             break
         position = end
@@ -253,8 +253,6 @@ def _check_restarts(
     data: bytes, frame: _Frame, scan: _Scan, restart: int, start: int, end: int
 ) -> None:
     """Raise where restart markers are missing in the data of a scan, or too many."""
-    if not restart:
-        return
     # One between two intervals; some encoders write one more at the end.
     markers = -(-frame.units(scan) // restart) - 1
     counts = [data.count(marker, start, end) for marker in _RESTARTS]
@@ -264,13 +262,12 @@ def _check_restarts(
         raise _damaged()
 
 
-def _zeros_are_flat(frame: _Frame, scan: _Scan, codes: _Codes) -> bool:
+def _zeros_are_flat(frame: _Frame, scan: _Scan, symbols: dict[int, int]) -> bool:
     """Whether a scan may have zeros without end: where they say "as before" and "end of block"."""
     progressive = frame.marker == _SOF_PROGRESSIVE
     if progressive and scan.first == 0 and scan.high:
         # One bit for each block, and nothing else.
         return True
-    symbols = codes.symbols()
     direct = not progressive or scan.first == 0
     alternating = frame.marker != _SOF_LOSSLESS and not (progressive and direct)
     for tables in scan.tables:
@@ -307,14 +304,15 @@ def _start(data: bytes) -> tuple[_Frame, int | None]:
     position, restart = 2, 0
     for _ in range(_MAX_SEGMENTS):
         # Some writers pad between segments, with FF or with other bytes.
-        end = position + _MAX_FILL_BYTES
-        while position < end and data.startswith(b"\xff\xff", position):
-            position += 1
-        if position + 4 > len(data):
-            break
-        position = data.find(b"\xff", position, end + 1)
-        if position < 0:
-            raise _damaged()
+        if data[position : position + 1] != b"\xff" or data[position + 1 : position + 2] == b"\xff":
+            end = position + _MAX_FILL_BYTES
+            while position < end and data.startswith(b"\xff\xff", position):
+                position += 1
+            if position + 4 > len(data):
+                break
+            position = data.find(b"\xff", position, end + 1)
+            if position < 0:
+                raise _damaged()
         if position + 4 > len(data):
             break
         marker = data[position + 1]
@@ -325,12 +323,12 @@ def _start(data: bytes) -> tuple[_Frame, int | None]:
             raise PhotographError(415, "The JPEG is a JPEG-LS, which is not accepted; send a JPEG.")
         if marker in _SOF_MARKERS and position + 10 <= len(data):
             frame = _Frame(data, position, marker)
-        if marker == _DRI:
+        elif marker == _DRI:
             restart = int(struct.unpack_from(">H", data, position + 4)[0])
         if marker in _BARE_MARKERS:
             position += 2
         else:
-            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
+            position += 2 + (data[position + 2] << 8 | data[position + 3])
     else:
         raise _damaged()
     if frame is None:
