@@ -51,7 +51,7 @@ def open_jpeg(data: bytes, header: JpegHeader) -> JpegImageFile:
         return _RepeatedJpeg(data, header.scan_ends)
     if header.data_end == len(data):
         # Its last bytes may be missing as well, and a part of a block is easily made up.
-        raise _too_few()
+        raise PhotographError(422, "The JPEG cannot be decoded: it is truncated or damaged.")
     return _CountedJpeg(data, header.data_end)
 
 
@@ -106,7 +106,9 @@ class _CountedJpeg(JpegImageFile):
         super().load_end()
         if self._left:
             raise PhotographError(
-                422, "The JPEG cannot be decoded: it has more data than pixels, it is damaged."
+                422,
+                "The JPEG cannot be decoded: it has more data than pixels, it is truncated or "
+                "damaged.",
             )
 
 
@@ -128,7 +130,8 @@ def _with_more(data: bytes, ends: tuple[int, ...]) -> bytes:
 
 def _too_few() -> PhotographError:
     return PhotographError(
-        422, "The JPEG cannot be decoded: it has fewer data than pixels, it is truncated."
+        422,
+        "The JPEG cannot be decoded: it has fewer data than pixels, it is truncated or damaged.",
     )
 
 
