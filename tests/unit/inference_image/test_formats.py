@@ -689,6 +689,17 @@ def test_a_chain_of_pages_is_cut_after_the_first() -> None:
     assert time.process_time() - began < 1.0
 
 
+@pytest.mark.parametrize(
+    "encoding",
+    [row for row in ENCODINGS if row.media_type in ("image/webp", "image/bmp")],
+    ids=lambda encoding: encoding.name,
+)
+def test_a_cut_file_is_refused_to_its_last_byte(encoding: Encoding) -> None:
+    data = encoding.write(small())
+    for left in (len(data) // 3, len(data) * 9 // 10, len(data) - 1):
+        assert refusal(data[:left]).status == 422
+
+
 def test_a_small_blank_picture_is_no_bomb() -> None:
     for kind in ("PNG", "TIFF", "WEBP", "BMP"):
         assert decode(encoded(Image.new("RGB", (2000, 1500)), kind)).image.size == (2000, 1500)
