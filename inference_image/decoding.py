@@ -22,8 +22,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
+from inference_image.colour import from_gamma, to_srgb
 from inference_image.contract import (
     ACCEPTED_IMAGE_TYPES,
     MEDIA_BMP,
@@ -39,11 +40,16 @@ from inference_image.headers import (
     MEDIA_JPEG2000,
     Header,
     PhotographError,
-    first_page,
     read_header,
     sniff,
 )
+from inference_image.jpeg2000_headers import Jpeg2000Header, codestream
+from inference_image.jpeg_data import open_jpeg
+from inference_image.jpeg_headers import JpegHeader
 from inference_image.libtiff import silence_libtiff
+from inference_image.png_data import open_png
+from inference_image.png_headers import PngHeader
+from inference_image.tiff_headers import TiffHeader, first_page
 
 if TYPE_CHECKING:
     from inference_image.dicom import DicomPhotograph
@@ -75,6 +81,7 @@ _PLUGINS: Final[Mapping[str, str]] = {
     MEDIA_WEBP: "PIL.WebPImagePlugin",
     MEDIA_JPEG2000: "PIL.Jpeg2KImagePlugin",
 }
+_ACCEPTED: Final = ", ".join(ACCEPTED_IMAGE_TYPES)
 # "image/jpg" and "image/pjpeg" are common slips for the registered name.
 _ALIASES: Final = {
     "image/jpg": MEDIA_JPEG,
@@ -85,6 +92,9 @@ _ALIASES: Final = {
     "image/x-bmp": MEDIA_BMP,
     "image/x-ms-bmp": MEDIA_BMP,
 }
+_COLOUR_BITS: Final = 8
+# The names of components that a decoder takes for RGB, where no marker says what they are.
+_RGB_NAMES: Final = b"RGB"
 _EXIF_ORIENTATION: Final = 0x0112
 _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANES = 258, 262, 284
 _WHITE_IS_ZERO: Final = 0
@@ -94,8 +104,6 @@ _MOST_EXIF_ENTRIES: Final = 1000
 _EXIF_PREFIX: Final = b"Exif\0\0"
 # Where a PNG says its bits per sample and that it is grey.
 _PNG_BITS, _PNG_COLOUR, _PNG_GREY = 24, 25, 0
-# Larger profiles describe printers, and take long to read.
-_MOST_PROFILE_BYTES: Final = 1_000_000
 _TRANSPOSE: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -164,7 +172,7 @@ def decode(
             422 not decodable.
     """
     bounds = limits or Limits()
-    media_type, _, dicom = _admit(data, declared_type, bounds)
+    media_type, header, dicom = _admit(data, declared_type, bounds)
     try:
         # Pillow's warnings quote what it found in the metadata, which may be about a person,
         # and are of no use to whoever reads the log.
@@ -172,7 +180,7 @@ def decode(
             warnings.simplefilter("ignore")
             if dicom is not None:
                 return _decode_dicom(dicom, bounds, min_side_px)
-            return _decode(data, media_type, bounds, min_side_px)
+            return _decode(data, media_type, header, bounds, min_side_px)
     except PhotographError:
         raise
     except Exception as error:
@@ -226,14 +234,13 @@ def _check_expansion(header: Header, encoded: bytes, media_type: str) -> None:
 def _check_type(data: bytes, declared_type: str | None) -> str:
     declared = (declared_type or "").strip().lower()
     declared = _ALIASES.get(declared, declared)
-    accepted = ", ".join(ACCEPTED_IMAGE_TYPES)
     found = sniff(data)
     if found is None:
         raise PhotographError(
-            422, f"The bytes are not an image that is known here; accepted are {accepted}."
+            422, f"The bytes are not an image that is known here; accepted are {_ACCEPTED}."
         )
     if found not in ACCEPTED_IMAGE_TYPES:
-        raise PhotographError(415, f"The bytes are {found}; accepted are {accepted}.")
+        raise PhotographError(415, f"The bytes are {found}; accepted are {_ACCEPTED}.")
     if declared and declared not in MEDIA_OPAQUE and declared != found:
         raise PhotographError(
             415,
@@ -257,46 +264,69 @@ def _check_pixels(size: tuple[int, int], bounds: Limits) -> None:
         )
 
 
-def _open(data: bytes, media_type: str) -> Image.Image:
+def _open(data: bytes, media_type: str, header: Header | None) -> Image.Image:
+    if isinstance(header, JpegHeader):
+        return open_jpeg(data, header)
+    if isinstance(header, PngHeader):
+        return open_png(data, header)
     if media_type in _PLUGINS:
         import_module(_PLUGINS[media_type])
     return Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[media_type]])
 
 
-def _open_tiff(data: bytes) -> Image.Image:
-    page = first_page(data)
-    image = _open(page, MEDIA_TIFF)
-    silence_libtiff()
-    in_planes = _tiff_tags(image).get(_TIFF_PLANES) == _SEPARATE_PLANES
-    if not in_planes or getattr(image, "use_load_libtiff", True):
-        return image
-    # Pillow's own reader of uncompressed planes knows 8-bit samples only, and takes those of 16
-    # bits for two pixels each, without a word. The library that reads the others knows all.
+def _open_tiff(data: bytes, header: TiffHeader) -> Image.Image:
     from PIL import TiffImagePlugin
 
+    header.check_data(data)
+    # The only kind of grey that is missing in its list. `_white_is_zero` turns it around.
+    TiffImagePlugin.OPEN_INFO[(b"MM", 0, (1,), 1, (16,), ())] = ("I;16B", "I;16B")
+    page = first_page(data)
+    try:
+        image = _open(page, MEDIA_TIFF, None)
+    except UnidentifiedImageError:
+        # The directory has been read before, and was whole.
+        raise PhotographError(
+            415,
+            "The TIFF's samples lie in a way that is not accepted: their photometric "
+            "interpretation, extra samples and order of bits do not go together here.",
+        ) from None
+    silence_libtiff()
+    in_planes = _tiff_tags(image).get(_TIFF_PLANES) == _SEPARATE_PLANES
+    if getattr(image, "use_load_libtiff", True) or not (in_planes or header.is_subsampled):
+        return image
+    # Pillow's own reader of uncompressed planes knows 8-bit samples only, and takes those of 16
+    # bits for two pixels each, without a word; and it knows no colours that pixels share. The
+    # library that reads the others knows all.
     before, TiffImagePlugin.READ_LIBTIFF = TiffImagePlugin.READ_LIBTIFF, True
     try:
-        return _open(page, MEDIA_TIFF)
+        return _open(page, MEDIA_TIFF, None)
     finally:
         TiffImagePlugin.READ_LIBTIFF = before
 
 
-def _decode(data: bytes, media_type: str, bounds: Limits, min_side_px: int | None) -> Decoded:
-    image = _open_tiff(data) if media_type == MEDIA_TIFF else _open(data, media_type)
+def _decode(
+    data: bytes, media_type: str, header: Header | None, bounds: Limits, min_side_px: int | None
+) -> Decoded:
+    if isinstance(header, TiffHeader):
+        image = _open_tiff(data, header)
+    else:
+        image = _open(data, media_type, header)
     _check_pixels(image.size, bounds)
     width, height = image.size
-    if min_side_px is not None and media_type == MEDIA_JPEG:
+    if min_side_px is not None and isinstance(header, JpegHeader) and not header.lossless:
         image.draft(image.mode, (min_side_px, min_side_px))
     white_is_zero = media_type == MEDIA_TIFF and _white_is_zero(image)
     image.load()
-    if media_type == MEDIA_PNG:
+    if isinstance(header, PngHeader):
         _scale_transparent_value(image, data)
     scale = image.width / width
     # Of a TIFF, Pillow itself applies the orientation.
     orientation = 1 if media_type == MEDIA_TIFF else _orientation(image)
     upright = _to_rgb(image, white_is_zero=white_is_zero)
     if image.mode in ("RGB", "RGBA", "P", "PA"):
-        upright = _to_srgb(upright, image.info.get("icc_profile"))
+        upright = to_srgb(upright, image.info.get("icc_profile"))
+    if isinstance(header, PngHeader) and not {"icc_profile", "srgb"} & image.info.keys():
+        upright = from_gamma(upright, image.info.get("gamma"))
     if orientation in _TRANSPOSE:
         upright = upright.transpose(_TRANSPOSE[orientation])
         if orientation >= 5:
@@ -322,13 +352,14 @@ def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | N
             raise PhotographError(
                 422, "The DICOM and the image inside it differ in size, or the latter is damaged."
             )
-        image = _open(dicom.frame, dicom.media_type)
-        _check_pixels(image.size, bounds)
-        image = _embedded(image, dicom, min_side_px)
-        if image.mode == "L" or dicom.samples == 1:
+        if isinstance(embedded, JpegHeader):
+            image = _from_jpeg(embedded, dicom, min_side_px)
+        elif isinstance(embedded, Jpeg2000Header):
+            image = _from_jpeg2000(embedded, dicom)
+        if dicom.samples == 1:
             image = finish_grey(_to_rgb(image).convert("L"), dicom.photometric)
     if dicom.samples > 1 or dicom.photometric == "PALETTE COLOR":
-        image = _to_srgb(image, dicom.icc_profile)
+        image = to_srgb(image, dicom.icc_profile)
     spacing = dicom.pixel_spacing_mm
     return Decoded(
         image=image,
@@ -343,31 +374,74 @@ def _decode_dicom(dicom: "DicomPhotograph", bounds: Limits, min_side_px: int | N
     )
 
 
-def _embedded(image: Image.Image, dicom: "DicomPhotograph", min_side_px: int | None) -> Image.Image:
-    """Decode the JPEG or JPEG 2000 of a DICOM; colour as PS3.5 8.2.1 says."""
+def _check_components(dicom: "DicomPhotograph", components: int) -> None:
+    """Raise for a number that is not the DICOM's, and for indices that became something else."""
+    if dicom.photometric == "PALETTE COLOR":
+        raise PhotographError(
+            415, "The DICOM's PALETTE COLOR is compressed, which is not accepted; send it raw."
+        )
+    if components != dicom.samples:
+        raise PhotographError(
+            422,
+            f"The DICOM says {dicom.samples} samples per pixel, and the image inside it has "
+            f"{components}: they contradict each other.",
+        )
+
+
+def _from_jpeg(
+    header: JpegHeader, dicom: "DicomPhotograph", min_side_px: int | None
+) -> Image.Image:
+    """Decode the JPEG of a DICOM; colour as PS3.5 8.2.1 says."""
     from inference_image.dicom import from_ybr
 
-    ybr = dicom.photometric.startswith("YBR_FULL")
-    if dicom.media_type != MEDIA_JPEG:
-        # Pillow decodes at the first look, and what is damaged must be found out here.
-        image.load()
-    if dicom.media_type != MEDIA_JPEG:
-        # The codestream undoes its own colour transform (YBR_ICT, YBR_RCT), but no other.
-        return from_ybr(image) if ybr and image.mode == "RGB" else image
-    adobe = image.info.get("adobe_transform")
-    # Without a marker that says otherwise, the decoder takes three components for YCbCr. Only
-    # the DICOM says where they are RGB; a JFIF marker rules that out.
-    plain = dicom.photometric == "RGB" and adobe is None and "jfif" not in image.info
-    mode = "YCbCr" if plain else image.mode
-    if plain or min_side_px is not None:
-        image.draft(mode, image.size if min_side_px is None else (min_side_px, min_side_px))
-    if plain and image.mode == "YCbCr":
+    _check_components(dicom, len(header.component_ids))
+    image = open_jpeg(dicom.frame, header)
+    # Only a lossless one has no smaller scale.
+    smaller = None if min_side_px is None or header.lossless else (min_side_px, min_side_px)
+    jfif, adobe = "jfif" in image.info, image.info.get("adobe_transform")
+    # What the decoder takes three components for: by a marker, else by their names.
+    unmarked = not jfif and adobe is None
+    as_rgb = header.lossless or header.component_ids == _RGB_NAMES if unmarked else adobe == 0
+    # Only the DICOM says that unmarked ones are RGB; a marker rules that out.
+    plain = dicom.photometric == "RGB" and unmarked and not as_rgb and image.mode == "RGB"
+    if plain or smaller is not None:
+        image.draft("YCbCr" if plain else image.mode, smaller or image.size)
+    image.load()
+    if image.mode == "YCbCr":
         # The same samples under their true name.
         return Image.merge("RGB", image.split())
-    if ybr and adobe == 0:
-        return from_ybr(image)
+    ybr = dicom.photometric.startswith("YBR_FULL") and image.mode == "RGB"
+    return from_ybr(image) if as_rgb and ybr else image
+
+
+def _from_jpeg2000(header: Jpeg2000Header, dicom: "DicomPhotograph") -> Image.Image:
+    """Decode the JPEG 2000 of a DICOM; colour as PS3.5 8.2.4 says."""
+    from inference_image.dicom import from_ybr
+
+    _check_components(dicom, len(header.bits))
+    if dicom.samples > 1 and (max(header.bits) > _COLOUR_BITS or header.is_subsampled):
+        # Pillow rounds their whitest values to black, and takes shared colours for YCbCr.
+        raise PhotographError(
+            415,
+            "The JPEG 2000 in the DICOM has colours of more than 8 bits, or shared by several "
+            "pixels; accepted are grey of up to 16 bits and colours of 8 bits.",
+        )
+    if {*header.bits} != {dicom.bits_stored} or {*header.signed} != {dicom.signed}:
+        # One of the two says which value is white, and nobody knows which.
+        raise PhotographError(
+            422,
+            f"The DICOM says {dicom.bits_stored} bits {'with' if dicom.signed else 'without'} "
+            "sign, and the JPEG 2000 inside it says others: they contradict each other.",
+        )
+    # Without the boxes of a JP2 file, which might say other colours than the DICOM.
+    stream = codestream(dicom.frame, header)
+    if stream is None:
+        raise PhotographError(422, "The JPEG 2000 in the DICOM has no end: it is truncated.")
+    image = _open(stream, MEDIA_JPEG2000, header)
+    # Pillow decodes at the first look, and what is damaged must be found out here.
     image.load()
-    return image if image.mode == "L" else image.convert("RGB")
+    # The codestream undoes its own colour transform (YBR_ICT, YBR_RCT), but no other.
+    return from_ybr(image) if dicom.photometric.startswith("YBR_FULL") else image
 
 
 def _white_is_zero(image: Image.Image) -> bool:
@@ -450,24 +524,3 @@ def _from_sixteen_bits(image: Image.Image, *, white_is_zero: bool) -> Image.Imag
         band = image.crop((0, top, image.width, min(top + _BAND_ROWS, image.height)))
         grey.paste(Image.fromarray(table[np.asarray(band)]).convert("RGB"), (0, top))
     return grey
-
-
-def _to_srgb(picture: Image.Image, profile: bytes | None) -> Image.Image:
-    """Convert an RGB picture whose profile is not sRGB; a profile that is damaged is ignored."""
-    if not profile or len(profile) > _MOST_PROFILE_BYTES:
-        return picture
-    if b"sRGB" in profile or b"s\0R\0G\0B" in profile or profile[16:20] != b"RGB ":
-        return picture
-    try:
-        from PIL import ImageCms
-
-        converted = ImageCms.profileToProfile(
-            picture,
-            ImageCms.ImageCmsProfile(io.BytesIO(profile)),
-            ImageCms.createProfile("sRGB"),
-            renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
-            outputMode="RGB",
-        )
-    except Exception:  # noqa: BLE001
-        return picture
-    return converted or picture

@@ -427,6 +427,8 @@ def _from_palette(samples: Samples, photograph: DicomPhotograph) -> npt.NDArray[
     channels = []
     for descriptor, table in zip(photograph.palettes[:3], photograph.palettes[3:], strict=True):
         entries, first, bits = struct.unpack(order + "3H", descriptor)
+        if bits not in (8, 16):
+            raise PhotographError(422, "The DICOM's image attributes contradict each other.")
         entries = entries or 65_536
         wide = bits == 16 and len(table) >= 2 * entries
         kind = np.dtype(order + "u2" if wide else "u1")

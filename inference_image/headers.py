@@ -13,7 +13,6 @@ as damaged.
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from inference_image.contract import (
@@ -24,6 +23,13 @@ from inference_image.contract import (
     MEDIA_TIFF,
     MEDIA_WEBP,
 )
+from inference_image.jpeg2000_headers import read_jpeg2000
+from inference_image.jpeg_headers import read_jpeg
+from inference_image.photograph import Header, PhotographError
+from inference_image.png_headers import read_png
+from inference_image.tiff_headers import read_tiff
+
+__all__ = ["MEDIA_JPEG2000", "Header", "PhotographError", "read_header", "sniff"]
 
 MEDIA_JPEG2000: Final = "image/jp2"
 # Types beyond the accepted ones are recognised so that the refusal can name them.
@@ -40,86 +46,35 @@ _SIGNATURES: Final = (
     (8, b"WEBP", MEDIA_WEBP),
     (0, b"\0\0\0\x0cjP  \r\n\x87\n", MEDIA_JPEG2000),
     (0, b"\xff\x4f\xff\x51", MEDIA_JPEG2000),
-    (4, b"ftyphei", "image/heic"),
-    (4, b"ftypmif1", "image/heic"),
-    (4, b"ftypavif", "image/avif"),
     (0, b"%PDF-", "application/pdf"),
     (0, b"PK\x03\x04", "application/zip"),
     (0, b"\x1f\x8b", "application/gzip"),
     (0, b"\xd0\xcf\x11\xe0", "application/x-ole-storage"),
     (0, b"P6", "image/x-portable-pixmap"),
     (0, b"P5", "image/x-portable-graymap"),
-    (0, b"<svg", "image/svg+xml"),
-    (0, b"<?xml", "application/xml"),
 )
+# What begins with a box "ftyp": its brands (ISO 14496-12 4.3; ISO 23008-12, annexes B and E; AVIF).
+# Also the general "mif1" and "msf1" are HEIC, unless an AVIF brand stands beside them.
+_AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
+_HEIC_BRANDS: Final = frozenset(
+    {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
+)
+_MOST_BRANDS: Final = 64
+# Texts may begin with a byte order mark, white space, comments or a DOCTYPE; a PDF with anything.
+_TEXT_BYTES: Final = 1024
+_COMMENT: Final = rb"<!--(?:(?!-->).)*-->"
+_SVG: Final = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:(?:"
+    + _COMMENT
+    + rb"|<\?[^>]*>|<!DOCTYPE\s+svg[^>]*>)\s*)*<svg[\s>/]",
+    re.DOTALL | re.IGNORECASE,
+)
+_XML: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml\s|<!--|<!DOCTYPE\s)", re.IGNORECASE)
 _BMP_CORE_BYTES: Final = 12
 _BMP_HEADER_SIZES: Final = frozenset({_BMP_CORE_BYTES, 40, 52, 56, 64, 108, 124})
-_SOF_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_JPEG_BITS: Final = 8
-# JPEG-LS begins as a JPEG does, and is another compression (ITU-T T.87).
-_SOF_JPEG_LS: Final = 0xF7
-_SOS: Final = 0xDA
-_EOI: Final = 0xD9
-# Markers that no length follows: stuffing, TEM, RST0-7, SOI.
-_BARE_MARKERS: Final = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
-# In compressed data FF is followed by 00, by a restart marker or by another FF.
-_NEXT_MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-_MAX_FILL_BYTES: Final = 16
-# Decoders look at segments, chunks and tags one by one; a hostile file has millions of them.
-_MAX_SEGMENTS: Final = 1000
-# Each scan of a JPEG goes over the whole picture again, also an empty one of ten bytes. Cameras
-# write one, progressive files ten; the product keeps a large picture below seconds.
-_MAX_SCANS: Final = 100
-_MAX_SCANNED_PIXELS: Final = 1_200_000_000
-# Encoders write pieces of 8 KiB or more; each chunk costs the reader the same, however small.
-_MAX_SMALL_CHUNKS: Final = 1000
-_PNG_CHUNK_BYTES: Final = 1024
-_MOST_TIFF_ENTRIES: Final = 4096
-
-# TIFF tags, TIFF 6.0 section 8 and 15 (adobe.com), and the sizes of its field types.
-_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _SAMPLES, _PLANES = 256, 257, 258, 259, 277, 284
-_TILE_WIDTH, _TILE_HEIGHT, _SAMPLE_FORMAT = 322, 323, 339
-_TIFF_TAGS: Final = frozenset(
-    {_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _SAMPLES, _PLANES}
-    | {_TILE_WIDTH, _TILE_HEIGHT, _SAMPLE_FORMAT}
-)
-# None, three kinds of fax, LZW, two of JPEG, two numbers for Deflate, PackBits, LZMA, Zstandard.
-_TIFF_COMPRESSIONS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 32773, 32946, 34925, 50000})
-_SEPARATE_PLANES: Final = 2
-_GREY_BITS: Final = frozenset({1, 2, 4, 8, 12, 16})
-_COLOUR_BITS: Final = frozenset({8, 16})
-_TIFF_NUMBERS: Final[Mapping[int, str]] = {1: "B", 3: "H", 4: "I", 16: "Q"}
-_TIFF_SIZES: Final[Mapping[int, int]] = {
-    **dict.fromkeys((1, 2, 6, 7), 1),
-    **dict.fromkeys((3, 8), 2),
-    **dict.fromkeys((4, 9, 11, 13), 4),
-    **dict.fromkeys((5, 10, 12, 16, 17, 18), 8),
-}
-_MOST_SAMPLES: Final = 8
-_UNSIGNED: Final = 1
 _BMP_BITS: Final = (1, 4, 8, 16, 24, 32)
 # None, two kinds of RLE, and masks that say where the colours lie.
 _BMP_COMPRESSIONS: Final = frozenset({0, 1, 2, 3})
-# A tile is decoded whole, also where the image is smaller than it.
-_MOST_TILE_PX: Final = 1 << 22
-
-
-class PhotographError(ValueError):
-    """A picture that cannot be used: HTTP status and one sentence for the sender."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """Size of the first image of a file, and the bytes that its samples take when decoded."""
-
-    width_px: int
-    height_px: int
-    decoded_bytes: int
 
 
 def sniff(data: bytes) -> str | None:
@@ -130,7 +85,29 @@ def sniff(data: bytes) -> str | None:
     # "BM" alone also begins many an English sentence.
     if data.startswith(b"BM") and len(data) >= 18:
         return MEDIA_BMP if _u32(data, 14) in _BMP_HEADER_SIZES else None
-    return None
+    return _container(data) or _text(data[:_TEXT_BYTES])
+
+
+def _container(data: bytes) -> str | None:
+    """Type by the brands of an ISO media file."""
+    if data[4:8] != b"ftyp":
+        return None
+    size = min(int.from_bytes(data[:4]), 16 + 4 * _MOST_BRANDS)
+    brands = {data[8:12], *(data[at : at + 4] for at in range(16, size, 4))}
+    if brands & _AVIF_BRANDS:
+        return "image/avif"
+    return "image/heic" if brands & _HEIC_BRANDS else "video/mp4"
+
+
+def _text(begin: bytes) -> str | None:
+    """Type of a document that does not begin with its signature."""
+    if b"%PDF-" in begin:
+        return "application/pdf"
+    if begin.startswith((b"\xff\xfe<\0", b"\xfe\xff\0<")):
+        begin = begin.decode("utf-16", errors="ignore").encode()
+    if _SVG.match(begin):
+        return "image/svg+xml"
+    return "application/xml" if _XML.match(begin) else None
 
 
 def read_header(data: bytes, media_type: str) -> Header | None:
@@ -154,22 +131,6 @@ def read_header(data: bytes, media_type: str) -> Header | None:
     return header
 
 
-def first_page(data: bytes) -> bytes:
-    """A TIFF without the link from its first directory to a second one.
-
-    Decoders follow the chain of pages to count them, and a hostile chain has millions.
-    """
-    try:
-        directory = _directory(data)
-        link = struct.calcsize("=" + directory.pointer)
-        at = directory.entries + directory.count * directory.step
-        if not any(data[at : at + link]):
-            return data
-    except struct.error:
-        return data
-    return data[:at] + bytes(link) + data[at + link :]
-
-
 def _u16(data: bytes, position: int) -> int:
     return int.from_bytes(data[position : position + 2], "little")
 
@@ -184,94 +145,6 @@ def _u32(data: bytes, position: int) -> int:
 
 def _rgb(width: int, height: int) -> Header:
     return Header(width_px=width, height_px=height, decoded_bytes=3 * width * height)
-
-
-def _jpeg(data: bytes) -> Header | None:
-    """Size, after counting the scans; None where the file ends before the first of them."""
-    size, position = _jpeg_start(data)
-    header = _rgb(*size)
-    if position is None:
-        return header
-    scans = segments = 0
-    while True:
-        # At a SOS marker or another one after it.
-        if data[position + 1] == _SOS:
-            scans += 1
-            if scans > _MAX_SCANS or scans * size[0] * size[1] > _MAX_SCANNED_PIXELS:
-                raise PhotographError(
-                    422, f"The JPEG cannot be decoded: it has {scans} scans or more, too many."
-                )
-        if data[position + 1] == _EOI or position + 4 > len(data):
-            return header
-        if data[position + 1] in _BARE_MARKERS:
-            position += 2
-        else:
-            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
-        found = _NEXT_MARKER.search(data, position)
-        segments += 1
-        if segments > _MAX_SEGMENTS:
-            raise _damaged_jpeg()
-        if found is None:
-            return header
-        position = found.start()
-
-
-def _jpeg_start(data: bytes) -> tuple[tuple[int, int], int | None]:
-    """Width and height, and where the first scan begins; None where the file ends before it."""
-    size: tuple[int, int] | None = None
-    position = 2
-    for _ in range(_MAX_SEGMENTS):
-        # Some writers pad between segments, with FF or with other bytes.
-        end = position + _MAX_FILL_BYTES
-        while position < end and data.startswith(b"\xff\xff", position):
-            position += 1
-        if position + 4 > len(data):
-            break
-        position = data.find(b"\xff", position, end + 1)
-        if position < 0:
-            raise _damaged_jpeg()
-        if position + 4 > len(data):
-            break
-        marker = data[position + 1]
-        if marker == _SOS and size is not None:
-            return size, position
-        if marker == _SOF_JPEG_LS:
-            raise PhotographError(415, "The JPEG is a JPEG-LS, which is not accepted; send a JPEG.")
-        if marker in _SOF_MARKERS and position + 9 <= len(data):
-            bits, height, width = struct.unpack_from(">BHH", data, position + 4)
-            if bits != _JPEG_BITS:
-                raise PhotographError(
-                    415, f"The JPEG has {bits}-bit samples; accepted are those of 8 bits."
-                )
-            size = (width, height)
-        if marker in _BARE_MARKERS:
-            position += 2
-        else:
-            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
-    else:
-        raise _damaged_jpeg()
-    if size is None:
-        raise _damaged_jpeg()
-    return size, None
-
-
-def _damaged_jpeg() -> PhotographError:
-    return PhotographError(422, "The JPEG cannot be decoded: it is truncated or damaged.")
-
-
-def _png(data: bytes) -> Header | None:
-    width, height, bits, colour = struct.unpack_from(">IIBB", data, 16)
-    left = _MAX_SMALL_CHUNKS + len(data) // _PNG_CHUNK_BYTES
-    position = 8
-    while position + 8 <= len(data):
-        position += 12 + int(struct.unpack_from(">I", data, position)[0])
-        left -= 1
-        if left < 0:
-            raise PhotographError(422, "The PNG cannot be decoded: it has too many chunks.")
-    samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}.get(colour, 4)
-    return Header(
-        width_px=width, height_px=height, decoded_bytes=width * height * samples * bits // 8
-    )
 
 
 def _bmp(data: bytes) -> Header | None:
@@ -309,127 +182,11 @@ def _webp(data: bytes) -> Header | None:
     return None
 
 
-def _jpeg2000(data: bytes) -> Header | None:
-    # A JP2 file wraps the codestream in boxes; its SIZ segment comes first (ISO 15444-1 A.5.1).
-    position = data.find(b"\xff\x4f\xff\x51")
-    if position < 0:
-        return None
-    right, bottom, left, top = struct.unpack_from(">IIII", data, position + 8)
-    return _rgb(right - left, bottom - top)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Directory:
-    """Where the first directory of a TIFF or BigTIFF lies and how to read it."""
-
-    order: str
-    entry: str
-    pointer: str
-    count: int
-    entries: int
-
-    @property
-    def head(self) -> int:
-        return struct.calcsize("=" + self.entry)
-
-    @property
-    def step(self) -> int:
-        return self.head + struct.calcsize("=" + self.pointer)
-
-
-def _directory(data: bytes) -> _Directory:
-    order = "<" if data[:2] == b"II" else ">"
-    big = data[2:4] in (b"+\0", b"\0+")
-    entry, count_format, pointer = ("HHQ", "Q", "Q") if big else ("HHI", "H", "I")
-    start = int(struct.unpack_from(order + pointer, data, 8 if big else 4)[0])
-    if start > len(data):
-        raise PhotographError(422, "The TIFF's directory is outside the file: it is truncated.")
-    return _Directory(
-        order=order,
-        entry=entry,
-        pointer=pointer,
-        count=int(struct.unpack_from(order + count_format, data, start)[0]),
-        entries=start + struct.calcsize("=" + count_format),
-    )
-
-
-def _tiff(data: bytes) -> Header | None:
-    directory = _directory(data)
-    order, head, step = directory.order, directory.head, directory.step
-    if directory.count * step > len(data) or directory.count > _MOST_TIFF_ENTRIES:
-        raise PhotographError(422, "The TIFF's directory is longer than the file: it is damaged.")
-    end = directory.entries + directory.count * step
-    fields: dict[int, tuple[int, ...]] = {}
-    for entry in range(directory.entries, end, step):
-        tag, kind, length = struct.unpack_from(order + directory.entry, data, entry)
-        size = length * _TIFF_SIZES.get(kind, 1)
-        if size > len(data):
-            raise PhotographError(
-                422, f"The TIFF's tag {tag} is longer than the file: it is damaged."
-            )
-        if tag in _TIFF_TAGS and kind in _TIFF_NUMBERS and length:
-            at = entry + head
-            if size > step - head and at + step - head <= len(data):
-                at = int(struct.unpack_from(order + directory.pointer, data, at)[0])
-            shown = min(length, _MOST_SAMPLES)
-            fields[tag] = struct.unpack_from(f"{order}{shown}{_TIFF_NUMBERS[kind]}", data, at)
-    if _WIDTH not in fields or _HEIGHT not in fields:
-        return None
-    return _tiff_header(fields, order)
-
-
-def _tiff_header(fields: Mapping[int, tuple[int, ...]], order: str) -> Header:
-    width, height = fields[_WIDTH][0], fields[_HEIGHT][0]
-    bits, samples = max(fields.get(_BITS, (1,))), fields.get(_SAMPLES, (1,))[0]
-    if any(kind != _UNSIGNED for kind in fields.get(_SAMPLE_FORMAT, ())) or bits > 16:
-        # Nothing says which of their values is black and which is white.
-        raise PhotographError(
-            415,
-            "The TIFF has signed, floating-point or more than 16-bit samples; accepted are "
-            "unsigned samples of at most 16 bits.",
-        )
-    if samples > _MOST_SAMPLES:
-        raise PhotographError(
-            415, f"The TIFF has {samples} samples per pixel; at most {_MOST_SAMPLES} are accepted."
-        )
-    compression = fields.get(_COMPRESSION, (1,))[0]
-    if compression not in _TIFF_COMPRESSIONS:
-        raise PhotographError(
-            415,
-            f"The TIFF's compression {compression} is not accepted; accepted are none, LZW, "
-            "Deflate, JPEG, PackBits, fax, LZMA and Zstandard.",
-        )
-    planes = fields.get(_PLANES, (1,))[0] == _SEPARATE_PLANES
-    if not _is_known_layout(samples, bits, planes=planes, order=order):
-        raise PhotographError(
-            415,
-            f"The TIFF has {samples} samples of {bits} bits{' in planes' if planes else ''}; "
-            "accepted are grey of 1, 2, 4, 8, 12 (little-endian) or 16 bits, palettes, and "
-            "colours of 8 or 16 bits.",
-        )
-    tile_px = fields.get(_TILE_WIDTH, (0,))[0] * fields.get(_TILE_HEIGHT, (0,))[0]
-    if tile_px > max(_MOST_TILE_PX, 4 * width * height):
-        raise PhotographError(422, "The TIFF's tiles are larger than its image: it is damaged.")
-    return Header(
-        width_px=width, height_px=height, decoded_bytes=width * height * samples * bits // 8
-    )
-
-
-def _is_known_layout(samples: int, bits: int, *, planes: bool, order: str) -> bool:
-    """Whether the decoder knows samples that lie so."""
-    if samples == 1:
-        return bits in _GREY_BITS and (bits != 12 or order == "<")
-    if samples == 2:
-        # Grey and alpha.
-        return bits == 8 and not planes
-    return bits in _COLOUR_BITS
-
-
 _READERS: Final[Mapping[str, Callable[[bytes], Header | None]]] = {
-    MEDIA_JPEG: _jpeg,
-    MEDIA_PNG: _png,
-    MEDIA_TIFF: _tiff,
+    MEDIA_JPEG: read_jpeg,
+    MEDIA_PNG: read_png,
+    MEDIA_TIFF: read_tiff,
     MEDIA_WEBP: _webp,
     MEDIA_BMP: _bmp,
-    MEDIA_JPEG2000: _jpeg2000,
+    MEDIA_JPEG2000: read_jpeg2000,
 }

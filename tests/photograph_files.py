@@ -60,24 +60,64 @@ def png(pixels: Pixels, *, interlaced: bool = False) -> bytes:
     )
 
 
+def lossless_jpeg(pixels: Pixels, *, names: bytes = b"\1\2\3") -> bytes:
+    """A lossless JPEG of 8 bits: each sample is predicted by the one before it (T.81, annex H)."""
+    samples = pixels.reshape(*pixels.shape[:2], -1).astype(int)
+    height, width, count = samples.shape
+    before = np.full_like(samples, 128)
+    before[:, 1:], before[1:, 0] = samples[:, :-1], samples[:-1, 0]
+    differences = (samples - before).ravel()
+    sizes = np.frexp(np.abs(differences))[1]
+    # A code of four bits for the size, and as many bits as it says.
+    words = (sizes << sizes) + np.where(differences < 0, differences + 2**sizes - 1, differences)
+    places = np.arange(12)
+    lengths = 4 + sizes
+    bits = (words << (12 - lengths))[:, np.newaxis] >> (11 - places) & 1
+    stream = bits[places < lengths[:, np.newaxis]]
+    stream = np.append(stream, np.ones(-len(stream) % 8, int))
+    segments = (
+        (0xC4, b"\0" + bytes([0, 0, 0, 9, *bytes(12)]) + bytes(range(9))),
+        (
+            0xC3,
+            struct.pack(">BHHB", 8, height, width, count)
+            + b"".join(bytes([name, 0x11, 0]) for name in names[:count]),
+        ),
+        (0xDA, bytes([count]) + b"".join(bytes([name, 0]) for name in names[:count]) + b"\1\0\0"),
+    )
+    return (
+        b"\xff\xd8"
+        + b"".join(
+            b"\xff" + bytes([kind]) + struct.pack(">H", 2 + len(body)) + body
+            for kind, body in segments
+        )
+        + np.packbits(stream.astype(np.uint8)).tobytes().replace(b"\xff", b"\xff\0")
+        + b"\xff\xd9"
+    )
+
+
 def tiff(
     pixels: Pixels,
     *,
     order: str = "<",
     big: bool = False,
     tile_px: int | None = None,
+    strip_rows: int | None = None,
     planes: bool = False,
     changes: Mapping[int, tuple[str, list[int]]] | None = None,
     next_directory: int = 0,
 ) -> bytes:
-    """An uncompressed TIFF of one page; `changes` replaces tags, to make a strange one."""
+    """An uncompressed TIFF of one page; `changes` replaces tags, to make a strange one.
+
+    With `strip_rows` each strip has as many rows; otherwise one strip has all.
+    """
     height, width = pixels.shape[:2]
     samples = 1 if pixels.ndim == 2 else pixels.shape[2]
     stored = pixels.astype(pixels.dtype.newbyteorder(order))
     if planes:
         blocks = [plane.tobytes() for plane in stored.reshape(height, width, -1).transpose(2, 0, 1)]
     elif tile_px is None:
-        blocks = [stored.tobytes()]
+        rows = strip_rows or height
+        blocks = [stored[top : top + rows].tobytes() for top in range(0, height, rows)]
     else:
         across, down = -(-width // tile_px), -(-height // tile_px)
         padded = np.zeros((down * tile_px, across * tile_px, *pixels.shape[2:]), stored.dtype)
@@ -99,7 +139,7 @@ def tiff(
     }
     counts = [len(block) for block in blocks]
     if tile_px is None:
-        tags |= {273: ("I", offsets), 278: ("I", [height]), 279: ("I", counts)}
+        tags |= {273: ("I", offsets), 278: ("I", [strip_rows or height]), 279: ("I", counts)}
     else:
         tags |= {322: ("I", [tile_px]), 323: ("I", [tile_px])}
         tags |= {324: ("I", offsets), 325: ("I", counts)}
@@ -245,6 +285,26 @@ def ybr(pixels: Pixels) -> Pixels:
     return np.clip(np.rint(np.stack([luminance, *both], axis=-1)), 0, 255).astype(np.uint8)
 
 
+def shared_colours(pixels: Pixels, *, order: str = "<") -> bytes:
+    """An uncompressed YCbCr TIFF, of which 2 x 2 pixels share a pair of colour differences."""
+    height, width = pixels.shape[:2]
+    whole = ybr(np.pad(pixels, ((0, height % 2), (0, width % 2), (0, 0)), "edge"))
+    units = whole.reshape(-(-height // 2), 2, -(-width // 2), 2, 3).transpose(0, 2, 1, 3, 4)
+    units = units.reshape(-1, 4, 3)
+    both = np.rint(units[..., 1:].mean(axis=1)).astype(np.uint8)
+    packed = np.concatenate([units[..., 0], both], axis=1).reshape(1, -1)
+    tags: dict[int, tuple[str, list[int]]] = {
+        256: ("I", [width]),
+        257: ("I", [height]),
+        258: ("H", [8, 8, 8]),
+        262: ("H", [6]),
+        277: ("H", [3]),
+        278: ("I", [height]),
+        530: ("H", [2, 2]),
+    }
+    return tiff(packed, order=order, changes=tags)
+
+
 def ybr_422(pixels: Pixels) -> Pixels:
     """Two luminances, then the colour differences that they share."""
     whole = ybr(pixels)
@@ -302,6 +362,25 @@ def _in_words(pixels: Pixels) -> bytes:
     return written.replace(before, after)
 
 
+def _in_lossless_jpeg(pixels: Pixels, photometric: str = "RGB") -> bytes:
+    rows, columns = pixels.shape[:2]
+    data = lossless_jpeg(pixels)
+    return dicom(
+        data, syntax=UID.JPEGLosslessSV1, photometric=photometric, Rows=rows, Columns=columns
+    )
+
+
+def _named_rgb(pixels: Pixels) -> bytes:
+    """RGB in a JPEG without a marker that says so: its components are named R, G and B."""
+    rows, columns = pixels.shape[:2]
+    data = encoded(Image.fromarray(pixels), "JPEG", quality=95, keep_rgb=True)
+    at = data.index(b"\xff\xee")
+    data = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4]) :]
+    assert b"Adobe" not in data
+    assert b"R\x11\0G\x11\0B\x11\0" in data
+    return dicom(data, syntax=UID.JPEGBaseline8Bit, photometric="RGB", Rows=rows, Columns=columns)
+
+
 UID = pydicom.uid
 ENCODINGS = [
     *all_of(
@@ -321,6 +400,8 @@ ENCODINGS = [
         progressive=lossy(saved("JPEG", quality=95, progressive=True)),
         full_chroma=lossy(saved("JPEG", quality=95, subsampling=0)),
         cmyk=lossy(saved("JPEG", "CMYK", quality=95)),
+        restarted=lossy(saved("JPEG", quality=95, restart_marker_blocks=7)),
+        lossless=lossless(lossless_jpeg),
     ),
     *all_of(
         "image/tiff",
@@ -333,6 +414,9 @@ ENCODINGS = [
         tiled=lossless(lambda p: tiff(p, tile_px=64)),
         big_endian=lossless(lambda p: tiff(p, order=">")),
         bigtiff=lossless(lambda p: tiff(p, big=True)),
+        bigtiff_big_endian=lossless(lambda p: tiff(p, big=True, order=">", strip_rows=50)),
+        strips=lossless(lambda p: tiff(p, strip_rows=7)),
+        shared_colours=lossy(shared_colours),
         sixteen_bit=lossless(lambda p: tiff(wide(p))),
         sixteen_bit_big_endian_tiled=lossless(lambda p: tiff(wide(p), order=">", tile_px=128)),
         planes=lossless(lambda p: tiff(p, planes=True)),
@@ -376,6 +460,9 @@ ENCODINGS = [
         ),
         jpeg=lossy(in_dicom("JPEG", UID.JPEGBaseline8Bit, "YBR_FULL_422", quality=95)),
         jpeg_rgb=lossy(in_dicom("JPEG", UID.JPEGBaseline8Bit, "RGB", quality=95, keep_rgb=True)),
+        jpeg_rgb_by_its_names=lossy(_named_rgb),
+        jpeg_lossless=lossless(_in_lossless_jpeg),
+        jpeg_lossless_ybr=lossless(lambda p: _in_lossless_jpeg(ybr(p), "YBR_FULL")),
         jpeg_2000=lossless(in_dicom("JPEG2000", UID.JPEG2000Lossless, "YBR_RCT", no_jp2=True)),
         jpeg_2000_lossy=lossy(
             in_dicom(

@@ -1,5 +1,6 @@
 """Encoded photographs to upright RGB: modes, orientation, limits, reduced scale."""
 
+import re
 import struct
 import time
 import tracemalloc
@@ -261,6 +262,56 @@ def test_the_declared_type_must_not_contradict_the_bytes() -> None:
     with pytest.raises(PhotographError) as refusal:
         decode(drawn_jpeg(), declared_type="image/png")
     assert refusal.value.status == 415
+
+
+SVG = b"<svg xmlns='http://www.w3.org/2000/svg'/>"
+
+
+@pytest.mark.parametrize(
+    ("begin", "named"),
+    [
+        (SVG, "image/svg+xml"),
+        (b"\r\n \t" + SVG, "image/svg+xml"),
+        (b"\xef\xbb\xbf" + SVG, "image/svg+xml"),
+        (b"<!DOCTYPE svg PUBLIC '-//W3C//DTD SVG 1.1//EN' 'svg11.dtd'>\n" + SVG, "image/svg+xml"),
+        (b"<?xml version='1.0'?>\n<!-- drawn > here -->\n" + SVG, "image/svg+xml"),
+        (SVG.decode().encode("utf-16"), "image/svg+xml"),
+        (b"<?xml version='1.0'?><report/>", "application/xml"),
+        (b"\n<!DOCTYPE report><report/>", "application/xml"),
+        (b"<!--" + b"<!---->" * 140, "application/xml"),
+        (b"%PDF-1.7", "application/pdf"),
+        (b"\xef\xbb\xbf%PDF-1.7", "application/pdf"),
+        (b"\n\n%PDF-1.7", "application/pdf"),
+        *(
+            (b"\0\0\0\x14ftyp" + brand + bytes(8), "image/heic")
+            for brand in (
+                b"heic",
+                b"heix",
+                b"heim",
+                b"heis",
+                b"hevc",
+                b"hevx",
+                b"mif1",
+                b"msf1",
+            )
+        ),
+        *((b"\0\0\0\x14ftyp" + brand + bytes(8), "image/avif") for brand in (b"avif", b"avis")),
+        (b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf", "image/avif"),
+        (b"\0\0\0\x1cftypisom\0\0\0\0isomheicmiaf", "image/heic"),
+        (b"\xff\xff\xff\xffftypisom\0\0\0\0isom", "video/mp4"),
+    ],
+)
+def test_a_type_that_is_not_accepted_is_named(begin: bytes, named: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(PhotographError, match=f"are {re.escape(named)}") as refusal:
+        decode(begin + bytes(2000))
+    assert refusal.value.status == 415
+    assert time.process_time() - begun < 0.1
+
+
+@pytest.mark.parametrize("text", [b"an <svg> in a sentence", b"<svgs>", b"< svg>", b"ftypheic"])
+def test_a_text_is_not_taken_for_a_picture(text: bytes) -> None:
+    assert sniff(text) is None
 
 
 def test_a_dicom_file_is_not_taken_for_the_tiff_in_its_preamble() -> None:

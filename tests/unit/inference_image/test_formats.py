@@ -31,11 +31,13 @@ from tests.photograph_files import (
     ENCODINGS,
     Encoding,
     dicom,
+    lossless_jpeg,
     png,
     saved,
     tiff,
     wide,
     wide_gamut_profile,
+    ybr,
 )
 from tests.service_harness import REPOSITORY, drawn_jpeg, drawn_pixels, encoded
 
@@ -135,6 +137,18 @@ RAMP = np.tile(np.arange(256, dtype=np.uint8), (3, 1))
         ("16-bit TIFF big-endian", tiff(wide(RAMP), order=">"), RAMP),
         ("TIFF white is zero", tiff(RAMP, changes={262: ("H", [0])}), 255 - RAMP),
         ("16-bit TIFF white is zero", tiff(wide(RAMP), changes={262: ("H", [0])}), 255 - RAMP),
+        (
+            "16-bit TIFF big-endian white is zero",
+            tiff(wide(RAMP), order=">", changes={262: ("H", [0])}),
+            255 - RAMP,
+        ),
+        ("BigTIFF big-endian", tiff(RAMP, big=True, order=">"), RAMP),
+        ("16-bit BigTIFF big-endian", tiff(wide(RAMP), big=True, order=">"), RAMP),
+        (
+            "16-bit BigTIFF big-endian white is zero",
+            tiff(wide(RAMP), big=True, order=">", changes={262: ("H", [0])}),
+            255 - RAMP,
+        ),
         ("BMP", saved("BMP", "L")(RAMP), RAMP),
         ("DICOM MONOCHROME2", dicom(RAMP, photometric="MONOCHROME2"), RAMP),
         ("DICOM MONOCHROME1", dicom(RAMP, photometric="MONOCHROME1"), 255 - RAMP),
@@ -312,6 +326,159 @@ def test_a_camera_jpeg_inside_a_dicom_is_decoded_smaller() -> None:
     assert decoded.image.size == (804, 534)
     assert decoded.scale == 0.25
     assert (decoded.source_width_px, decoded.source_height_px) == (3216, 2136)
+
+
+def test_a_lossless_jpeg_has_no_smaller_scale_and_is_decoded_whole() -> None:
+    picture = drawn_pixels(size_px=200)
+    data = lossless_jpeg(picture)
+    size = {"Rows": 200, "Columns": 200}
+    for syntax in (UID.JPEGLossless, UID.JPEGLosslessSV1):
+        for file in (
+            data,
+            dicom(data, syntax=syntax, photometric="RGB", **size),
+            dicom(lossless_jpeg(picture[..., 0]), syntax=syntax, photometric="MONOCHROME2", **size),
+        ):
+            decoded = decode(file, min_side_px=20)
+            assert decoded.scale == 1.0
+            levels = np.asarray(decoded.image).astype(int)
+            assert np.abs(levels[..., 0] - picture[..., 0]).max() == 0
+
+
+@pytest.mark.parametrize("names", [b"\0\1\2", b"\1\2\3", b"RGB", b"abc"])
+@pytest.mark.parametrize("photometric", ["RGB", "YBR_FULL"])
+def test_components_of_any_name_are_what_the_dicom_says(names: bytes, photometric: str) -> None:
+    picture = drawn_pixels(size_px=200)
+    samples = picture if photometric == "RGB" else ybr(picture)
+    lossless = lossless_jpeg(samples, names=names)
+    lossy = encoded(Image.fromarray(samples), "JPEG", quality=95, keep_rgb=True)
+    marker = lossy.index(b"\xff\xee")
+    lossy = lossy[:marker] + lossy[marker + 16 :]
+    for before, after in zip(b"RGB", names, strict=True):
+        for following in (b"\x11\0", b"\0"):
+            lossy = lossy.replace(bytes([before]) + following, bytes([after]) + following)
+    for frame, syntax in (
+        (lossless, UID.JPEGLosslessSV1),
+        (lossy, UID.JPEGBaseline8Bit),
+    ):
+        data = dicom(frame, syntax=syntax, photometric=photometric, Rows=200, Columns=200)
+        for smallest in (None, 60):
+            decoded = decode(data, min_side_px=smallest).image
+            expected = Image.fromarray(picture).resize(decoded.size, Image.Resampling.BOX)
+            apart = np.asarray(decoded).astype(int) - np.asarray(expected).astype(int)
+            assert np.abs(apart).mean() < 2
+
+
+# --- An image inside a DICOM that contradicts it ----------------------------------------------
+
+
+def in_jpeg_2000(picture: Image.Image, photometric: str = "RGB", **elements: Any) -> bytes:
+    data = encoded(picture, "JPEG2000", no_jp2=elements.pop("no_jp2", True))
+    return dicom(
+        data,
+        syntax=UID.JPEG2000Lossless,
+        photometric=photometric,
+        Rows=picture.height,
+        Columns=picture.width,
+        **elements,
+    )
+
+
+def in_jpeg(picture: Image.Image, photometric: str) -> bytes:
+    return dicom(
+        encoded(picture, "JPEG"),
+        syntax=UID.JPEGBaseline8Bit,
+        photometric=photometric,
+        Rows=picture.height,
+        Columns=picture.width,
+    )
+
+
+COLOURS, SHADES = Image.fromarray(small()), Image.fromarray(small()[..., 0])
+SIXTEEN_BITS = Image.fromarray(wide(small()[..., 0]))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        in_jpeg_2000(COLOURS.convert("RGBA")),
+        in_jpeg_2000(SHADES.convert("LA")),
+        in_jpeg_2000(SHADES),
+        in_jpeg_2000(SHADES, "YBR_FULL"),
+        in_jpeg_2000(SHADES, "YBR_RCT"),
+        in_jpeg_2000(COLOURS, "MONOCHROME2"),
+        in_jpeg_2000(SIXTEEN_BITS, "RGB", BitsAllocated=16, BitsStored=16, HighBit=15),
+        in_jpeg(COLOURS.convert("CMYK"), "RGB"),
+        in_jpeg(SHADES, "YBR_FULL"),
+        in_jpeg(SHADES, "RGB"),
+        in_jpeg(COLOURS, "MONOCHROME2"),
+    ],
+)
+def test_another_number_of_components_than_the_dicom_says_is_refused(data: bytes) -> None:
+    error = refusal(data)
+    assert error.status == 422
+    assert "samples per pixel" in error.detail
+
+
+@pytest.mark.parametrize("stored", [8, 10, 12, 15])
+def test_another_number_of_bits_than_the_dicom_says_is_refused(stored: int) -> None:
+    size = {"BitsAllocated": 16, "BitsStored": stored, "HighBit": stored - 1}
+    error = refusal(in_jpeg_2000(SIXTEEN_BITS, "MONOCHROME2", **size))
+    assert error.status == 422
+    assert f"{stored} bits" in error.detail
+    sign = {"BitsAllocated": 16, "BitsStored": 16, "HighBit": 15, "PixelRepresentation": 1}
+    assert refusal(in_jpeg_2000(SIXTEEN_BITS, "MONOCHROME2", **sign)).status == 422
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(("offset", "value"), [(0, 15), (0, 11), (1, 2), (2, 2)])
+def test_colours_that_pillow_would_round_or_share_are_named(
+    place: int, offset: int, value: int
+) -> None:
+    data = in_jpeg_2000(COLOURS, "YBR_RCT", BitsAllocated=16, BitsStored=16, HighBit=15)
+    at = data.index(b"\xff\x4f\xff\x51") + 42 + 3 * place + offset
+    error = refusal(data[:at] + bytes([value]) + data[at + 1 :])
+    assert error.status == 415
+    assert "colours of more than 8 bits, or shared" in error.detail
+
+
+def test_the_boxes_of_a_jp2_file_do_not_say_what_the_colours_are() -> None:
+    samples = Image.merge("YCbCr", Image.fromarray(ybr(small())).split())
+    for no_jp2 in (True, False):
+        data = in_jpeg_2000(samples, "YBR_FULL", no_jp2=no_jp2)
+        assert np.abs(pixels_of(data) - small()).max() <= 2
+        assert np.array_equal(pixels_of(in_jpeg_2000(COLOURS, "YBR_RCT", no_jp2=no_jp2)), small())
+
+
+@pytest.mark.parametrize("no_jp2", [True, False])
+def test_a_cut_codestream_is_refused(*, no_jp2: bool) -> None:
+    whole = encoded(COLOURS, "JPEG2000", no_jp2=no_jp2)
+    for left in (0.3, 0.6, 0.9, 0.99):
+        cut = whole[: int(len(whole) * left)]
+        for ended in (cut, cut + b"\xff\xd9"):
+            data = dicom(
+                ended, syntax=UID.JPEG2000Lossless, photometric="YBR_RCT", Rows=64, Columns=64
+            )
+            assert refusal(data).status == 422
+
+
+def test_indices_of_a_palette_are_read_raw_only() -> None:
+    tables: dict[str, Any] = {"SamplesPerPixel": 1}
+    for colour in ("Red", "Green", "Blue"):
+        tables[f"{colour}PaletteColorLookupTableDescriptor"] = [256, 0, 16]
+        tables[f"{colour}PaletteColorLookupTableData"] = bytes(512)
+    size = {"Rows": 64, "Columns": 64}
+    lossless = lossless_jpeg(small()[..., 0])
+    for frame, syntax in (
+        (lossless, UID.JPEGLosslessSV1),
+        (encoded(SHADES, "JPEG"), UID.JPEGBaseline8Bit),
+        (encoded(SHADES, "JPEG2000", no_jp2=True), UID.JPEG2000Lossless),
+    ):
+        error = refusal(dicom(frame, syntax=syntax, photometric="PALETTE COLOR", **size, **tables))
+        assert error.status == 415
+        assert "PALETTE COLOR" in error.detail
+    for colour in ("Red", "Green", "Blue"):
+        tables[f"{colour}PaletteColorLookupTableDescriptor"] = [256, 0, 12]
+    assert refusal(dicom(small()[..., 0], photometric="PALETTE COLOR", **tables)).status == 422
 
 
 def test_a_data_set_that_is_implicit_against_its_word_is_read() -> None:
@@ -520,6 +687,17 @@ def test_a_chain_of_pages_is_cut_after_the_first() -> None:
         chain += struct.pack("<HI", 0, at + 6)
     assert decode(bytes(chain)).image.size == (256, 3)
     assert time.process_time() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [row for row in ENCODINGS if row.media_type in ("image/webp", "image/bmp")],
+    ids=lambda encoding: encoding.name,
+)
+def test_a_cut_file_is_refused_to_its_last_byte(encoding: Encoding) -> None:
+    data = encoding.write(small())
+    for left in (len(data) // 3, len(data) * 9 // 10, len(data) - 1):
+        assert refusal(data[:left]).status == 422
 
 
 def test_a_small_blank_picture_is_no_bomb() -> None:
