@@ -36,10 +36,11 @@ _PASSES: Final = (
 # The names under which programs write EXIF and XMP, which say how a picture is turned.
 _WANTED_TEXTS: Final = (b"Raw profile type exif", b"XML:com.adobe.xmp")
 _LONGEST_NAME: Final = 80
-# Larger profiles and texts are of no use here (`colour`), and take long to read.
+# Larger profiles and texts are of no use here (`colour`), and take long to read: of each so much is
+# inflated, and of all of them together.
 _MOST_METADATA_BYTES: Final = 1_000_000
-# Beyond, they are there to cost something. The largest are profiles, and lists of edits.
-_MOST_INFLATED_BYTES: Final = 16_000_000
+_MOST_INFLATED_BYTES: Final = 8_000_000
+# What expands to more than this is there to cost something. Profiles and lists of edits do not.
 _MOST_EXPANSION: Final = 250
 _INFLATED_AT_ONCE: Final = 1 << 20
 
@@ -133,9 +134,9 @@ def without_large_metadata(data: bytes, header: PngHeader) -> bytes:
         if name is None:
             continue
         method, packed = _packed(kind, data[start : start + length])
-        size = _inflated_bytes(packed, left) if method == b"\0" else 0
+        size, read = _inflated_bytes(packed) if method == b"\0" else (0, 0)
         left -= size
-        if left <= 0 or size > max(_MOST_METADATA_BYTES, _MOST_EXPANSION * length):
+        if left <= 0 or size > max(_MOST_METADATA_BYTES, _MOST_EXPANSION * read):
             raise PhotographError(413, "The PNG's metadata expand as no photograph's do.")
         if name not in taken and name in (b"iCCP", *_WANTED_TEXTS):
             # The first counts. There is one method, and the decoder refuses a file of another.
@@ -174,16 +175,19 @@ def _packed(kind: bytes, body: bytes) -> tuple[bytes, bytes]:
     return rest[:1], rest[1:]
 
 
-def _inflated_bytes(packed: bytes, most: int) -> int:
-    """How much it inflates to, counted up to `most`; 0 where it is damaged."""
-    inflater, size = zlib.decompressobj(), 0
+def _inflated_bytes(packed: bytes) -> tuple[int, int]:
+    """How much it inflates to, and of how many bytes; 0 where it is damaged.
+
+    Not much further than to what is of use here: whatever comes behind is never read.
+    """
+    inflater, size, left = zlib.decompressobj(), 0, packed
     try:
-        while packed and size < most:
-            size += len(inflater.decompress(packed, _INFLATED_AT_ONCE))
-            packed = inflater.unconsumed_tail
+        while left and size <= _MOST_METADATA_BYTES:
+            size += len(inflater.decompress(left, _INFLATED_AT_ONCE))
+            left = inflater.unconsumed_tail
     except zlib.error:
-        return 0
-    return min(size, most)
+        return 0, 0
+    return size, len(packed) - len(left)
 
 
 def _damaged() -> PhotographError:

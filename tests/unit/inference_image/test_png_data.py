@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
+from inference_image import png_headers
 from inference_image.decoding import PhotographError, decode
 from tests.photograph_files import Pixels, png, wide, wide_gamut_profile
 from tests.service_harness import drawn_pixels, encoded
@@ -207,6 +208,17 @@ def test_a_bomb_in_the_metadata_is_refused_and_costs_little(name: bytes) -> None
             assert tracemalloc.get_traced_memory()[1] < 5_000_000
         finally:
             tracemalloc.stop()
+
+
+def test_of_no_metadata_more_is_inflated_than_is_of_use() -> None:
+    bomb = zlib.compress(bytes(100_000_000), 9)
+    size, read = png_headers._inflated_bytes(bomb)
+    assert 1_000_000 < size < 2_200_000
+    assert read < len(bomb) / 20
+    text = zlib.compress(LARGE)
+    assert png_headers._inflated_bytes(text)[0] < len(LARGE)
+    assert png_headers._inflated_bytes(zlib.compress(b"a" * 999))[0] == 999
+    assert png_headers._inflated_bytes(b"damaged") == (0, 0)
 
 
 def test_what_pillow_writes_is_read() -> None:
