@@ -35,7 +35,8 @@ _NO_CODE: Final = b"\xff\0" * 8
 _PADDING: Final = b"\xff\0"
 # Without FF, so that they are neither a marker nor its beginning.
 _ANY_CODES: Final = bytes(1 + (k * k * 7919 + k * 104_729) % 254 for k in range(1024))
-_MOST_PADDING_BYTES: Final = 4096
+# Looked for padding at a time.
+_PADDING_BYTES: Final = 4096
 # Compared at a time, so that a large picture is not copied.
 _BAND_ROWS: Final = 64
 
@@ -137,9 +138,9 @@ def _too_few() -> PhotographError:
 
 def _tail_and_rest(data: bytes, end: int) -> list[bytes]:
     tail = end
-    if data[end - 1] in _PADDING:
-        # Before a marker there may be any number of FF; zeros fill up to a length.
-        last = data[max(end - _MOST_PADDING_BYTES, 0) : end]
+    # Before a marker there may be any number of FF; zeros fill up to a length.
+    while tail and data[tail - 1] in _PADDING:
+        last = data[max(tail - _PADDING_BYTES, 0) : tail]
         tail -= len(last) - len(last.rstrip(_PADDING))
     tail = max(tail - _TAIL_BYTES, 0)
     return [data[tail:end] + _NO_CODE, data[:tail]]

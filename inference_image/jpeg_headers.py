@@ -12,6 +12,7 @@ Source: ITU-T T.81 (09/92), annexes B and F to H, for markers, Huffman codes and
 
 import re
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,7 @@ _AFTER_A_SCAN: Final = frozenset({_DHT, _EOI, _SOS, 0xDB, 0xDC, _DRI, *range(0xE
 # In compressed data FF is followed by 00, by a restart marker or by another FF.
 _NEXT_MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _RESTARTS: Final = tuple(bytes((0xFF, marker)) for marker in range(0xD0, 0xD8))
+_RESTART: Final = re.compile(rb"\xff[\xd0-\xd7]")
 _MAX_FILL_BYTES: Final = 16
 # Decoders look at segments one by one; a hostile file has millions of them.
 _MAX_SEGMENTS: Final = 1000
@@ -255,7 +257,8 @@ def _check_restarts(
     """Raise where restart markers are missing in the data of a scan, or too many."""
     # One between two intervals; some encoders write one more at the end.
     markers = -(-frame.units(scan) // restart) - 1
-    counts = [data.count(marker, start, end) for marker in _RESTARTS]
+    found = Counter(_RESTART.findall(data, start, end))
+    counts = [found[marker] for marker in _RESTARTS]
     if counts not in (
         [(total + 7 - place) // 8 for place in range(8)] for total in (markers, markers + 1)
     ):

@@ -101,6 +101,9 @@ def read_png(data: bytes) -> PngHeader:
     position = _SIGNATURE_BYTES
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
+        if kind == b"IEND":
+            # What stands behind it belongs to somebody else.
+            break
         compressed = compressed or kind in (b"iCCP", b"zTXt", b"iTXt")
         position += 12 + length
         left -= 1
@@ -154,6 +157,8 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         yield kind, position + 8, length
+        if kind == b"IEND":
+            return
         position += 12 + length
 
 

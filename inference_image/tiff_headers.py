@@ -264,6 +264,9 @@ class _Blocks:
         offsets = offsets[:number]
         if raw:
             needed = self._needed(number // self._planes, down)
+            if number == 1 and sizes == (0,):
+                # Some old writers did not know it; that the file has so much is looked at below.
+                sizes = None
             if sizes is not None and (len(sizes) < number or any(map(int.__lt__, sizes, needed))):
                 raise _damaged()
             sizes = needed

@@ -127,7 +127,8 @@ def test_a_flat_picture_has_long_zeros_and_is_none_the_worse(
 
 def test_a_few_bytes_before_the_end_are_no_damage() -> None:
     data = jpeg()
-    for filled in (b"\xff" * 500, bytes(500), b"\x12\x34\x56"):
+    many = (b"\xff" * 70_000, bytes(4097), bytes(70_000), b"\xff\0" * 5000)
+    for filled in (b"\xff" * 500, bytes(500), b"\x12\x34\x56", *many):
         assert decode(data[:-2] + filled + EOI)
     assert decode(data + bytes(1000))
 

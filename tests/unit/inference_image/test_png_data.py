@@ -17,7 +17,7 @@ from PIL import Image, PngImagePlugin
 from inference_image import png_headers
 from inference_image.decoding import PhotographError, decode
 from tests.photograph_files import Pixels, png, wide, wide_gamut_profile
-from tests.service_harness import drawn_pixels, encoded
+from tests.service_harness import drawn_jpeg, drawn_pixels, encoded
 
 SIDE_PX = 120
 
@@ -228,3 +228,25 @@ def test_what_pillow_writes_is_read() -> None:
     buffer = io.BytesIO()
     Image.fromarray(picture()).save(buffer, "PNG", pnginfo=info)
     assert np.array_equal(np.asarray(decode(buffer.getvalue()).image), picture())
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        b"id: Room 4, OD\n",
+        b"ID: ABC-123\r\n",
+        bytes(16_384),
+        bytes(1_000_000),
+        drawn_jpeg(),
+        np.random.default_rng(3).bytes(5000),
+        chunk(b"IDAT", b"nothing") * 3,
+        chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(50_000_000), 9)),
+    ],
+    ids=["text", "capitals", "zeros", "many zeros", "JPEG", "noise", "chunks", "bomb"],
+)
+def test_what_stands_behind_a_png_is_not_looked_at(behind: bytes) -> None:
+    data = png(picture())
+    begun = time.process_time()
+    assert np.array_equal(np.asarray(decode(data + behind).image), picture())
+    assert np.array_equal(np.asarray(decode(data + data).image), picture())
+    assert time.process_time() - begun < 0.5

@@ -136,3 +136,13 @@ def test_countless_strips_are_refused_at_once() -> None:
     tiny = {322: ("I", [1]), 323: ("I", [1]), TILE_OFFSETS: ("I", [8] * 320_000)}
     assert refusal(tiff(pixels, tile_px=16, changes=tiny)).status == 422
     assert time.process_time() - begun < 1
+
+
+def test_one_strip_whose_size_is_not_said_is_read_where_the_file_has_it() -> None:
+    data = tiff(picture(), changes={COUNTS: ("I", [0])})
+    assert values(data, COUNTS) == [0]
+    assert np.array_equal(np.asarray(decode(data).image), picture())
+    (start,) = values(data, OFFSETS)
+    for offset in (start + len(data), 0, 4):
+        changes = {COUNTS: ("I", [0]), OFFSETS: ("I", [offset])}
+        assert refusal(tiff(picture(), changes=changes)).status == 422
