@@ -1,16 +1,19 @@
-"""What the worker thread does with a body: find its photographs, and answer each.
+"""What the worker thread does with a body: read its photographs, and answer each.
 
->>> work = Work(predictor, body=body, content_type="image/jpeg", options=Options(), due_s=due_s)
->>> photographs = photographs_of(work, most=16)
->>> answers = answers_to(photographs, work, settings)
+>>> unread = Unread(most_images=16, is_busy=lambda: turns.is_busy)
+>>> unread.append(work)                    # in the event loop, in the order of the requests
+>>> unread.read(work)                      # in the worker thread, when it is this one's turn
+>>> answers = answers_to(work, settings)
 """
 
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from inference_image.answers import Answers
 from inference_image.decoding import PhotographError
-from inference_image.predictor import Answer, EngineError, Predictor
+from inference_image.predictor import Answer, EngineError, Predictor, ReadPhotograph
 from inference_image.requests import (
     Options,
     Photograph,
@@ -24,6 +27,8 @@ from inference_image.settings import Settings
 # Of several images, the last is begun while this share of the time limit is left for writing
 # the answer.
 _ANSWER_SHARE: Final = 0.03
+# No further photograph is begun after so long, so that the first one's answer waits for little.
+_AHEAD_S: Final = 0.005
 
 
 class Work:
@@ -54,6 +59,10 @@ class Work:
         self.due_s = due_s
         self._body = body
         self._since = time.perf_counter()
+        self._read: ReadPhotograph | list[Photograph | RefusedRequestError] | None = None
+        self._failure: Exception | None = None
+        self.is_read = False
+        self.read_s = 0.0
         self.queued_ms: float | None = None
         self.abandoned = False
 
@@ -61,43 +70,112 @@ class Work:
         """Nobody waits for the answer any more."""
         self.abandoned = True
 
-    def begin(self) -> bytes:
-        """The body, once; notes how long it has waited."""
-        self.queued_ms = round((time.perf_counter() - self._since) * 1000, 2)
-        body = self._body
-        self.drop()
-        return body
-
     def drop(self) -> None:
-        """Let the body go."""
+        """Let the body go, and what was read of it."""
         self._body = b""
+        self._read = None
+        self._failure = None
+
+    def read(self, *, most_images: int) -> None:
+        """Find the photographs in the body; a single one is decoded and prepared as well.
+
+        Several are read one by one, each with what is left of the request's time and pixels. What
+        is raised is raised by `take`.
+        """
+        begun = time.perf_counter()
+        self.is_read = True
+        body, self._body = self._body, b""
+        try:
+            photographs = extract(
+                body,
+                media_type(self.content_type),
+                boundary=boundary_of(self.content_type),
+                most=most_images,
+            )
+            self._read = self._first(photographs[0]) if len(photographs) == 1 else photographs
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's
+            self._failure = error
+        self.read_s = time.perf_counter() - begun
+
+    def _first(self, photograph: Photograph | RefusedRequestError) -> ReadPhotograph:
+        if isinstance(photograph, RefusedRequestError):
+            raise photograph
+        options = self.options
+        self.predictor.check_request(
+            operating_point=options.operating_point, explain=options.explain
+        )
+        return self.predictor.read(photograph.data, declared_type=photograph.declared_type)
+
+    def take(self) -> ReadPhotograph | list[Photograph | RefusedRequestError]:
+        """What was read, once; notes how long the request has waited.
+
+        Raises:
+            RefusedRequestError: the body is nothing that holds photographs, or too many.
+            PhotographError: the only one is refused.
+            RequestError: the model lacks what is asked for.
+        """
+        self.queued_ms = round((time.perf_counter() - self._since - self.read_s) * 1000, 2)
+        read, failure = self._read, self._failure
+        self.drop()
+        if failure is not None:
+            raise failure
+        # Nobody waits for an answer to what was dropped before its turn.
+        return [] if read is None else read
 
 
-def photographs_of(work: Work, *, most: int) -> list[Photograph | RefusedRequestError]:
-    """Begin: the photographs in a body; raises as `requests.extract` does."""
-    return extract(
-        work.begin(),
-        media_type(work.content_type),
-        boundary=boundary_of(work.content_type),
-        most=most,
-    )
+class Unread:
+    """The works that wait for the worker thread, in order; while many do, some are read ahead.
+
+    The network's run takes the processor's caches from what reads a photograph, and reading takes
+    them from the network. Several read in a row, and then one run after the other, find theirs.
+    """
+
+    def __init__(self, *, most_images: int, is_busy: Callable[[], bool]) -> None:
+        """`is_busy` says whether many wait; the worker thread asks."""
+        self._works: deque[Work] = deque()
+        self._most_images = most_images
+        self._is_busy = is_busy
+
+    def append(self, work: Work) -> None:
+        """Event loop: a work was handed to the worker thread, behind all others."""
+        self._works.append(work)
+
+    def read(self, work: Work) -> None:
+        """Worker thread: read `work`, whose turn it is, and some of those after it."""
+        if work.is_read:
+            return
+        # Those before it were taken back.
+        while self._works.popleft() is not work:
+            pass
+        begun = time.perf_counter()
+        work.read(most_images=self._most_images)
+        while self._works and self._is_busy() and time.perf_counter() - begun < _AHEAD_S:
+            ahead = self._works.popleft()
+            if not ahead.abandoned:
+                ahead.read(most_images=self._most_images)
 
 
-def answers_to(
-    photographs: list[Photograph | RefusedRequestError],
-    work: Work,
-    settings: Settings,
-) -> Answers:
-    """One entry for each photograph, in the order sent.
+def answers_to(work: Work, settings: Settings) -> Answers:
+    """One entry for each photograph of a work that was read, in the order sent.
 
     Raises:
         PhotographError, RefusedRequestError, EngineError: of one photograph alone; among several
             they take its place.
         RequestError: the model lacks what is asked for.
     """
-    if len(photographs) == 1:
-        return [_predict(work.predictor, photographs[0], work.options)]
-    return _several(photographs, work, settings)
+    read = work.take()
+    if isinstance(read, list):
+        return _several(read, work, settings)
+    options = work.options
+    return [
+        work.predictor.answer(
+            read,
+            operating_point=options.operating_point,
+            explain=options.explain,
+            explain_px=options.explain_px,
+            explain_media=options.explain_media,
+        )
+    ]
 
 
 def _several(

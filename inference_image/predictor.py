@@ -124,6 +124,19 @@ class Answer:
     acquisition: Acquisition | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadPhotograph:
+    """A photograph that was decoded and prepared: all that the engine and the answer need."""
+
+    prepared: Prepared
+    media_type: str
+    source_width_px: int
+    source_height_px: int
+    acquisition: Acquisition | None
+    decode_ms: float
+    prepare_ms: float
+
+
 def read_photograph(
     data: bytes,
     preparation: Preparation,
@@ -297,7 +310,7 @@ class Predictor:
         """Run each stage once; raises `ModelPackageError` where the outputs do not fit."""
         # Decoders and linear algebra are set up on first use, and no patient should wait for it.
         for encoded in _warm_up_pictures():
-            prepared = self._read(encoded, None)[1]
+            prepared = self.read(encoded).prepared
         outputs = self._runtime.predict(prepared.pixels, with_features=True)
         expected = {len(self.spec.labels)} | ({1} if self.spec.task != TASK_GRADE5 else set())
         if outputs.logits.size not in expected:
@@ -370,8 +383,50 @@ class Predictor:
             EngineError: the engine's answer is not finite.
         """
         self.check_request(operating_point=operating_point, explain=explain)
+        return self.answer(
+            self.read(data, declared_type=declared_type),
+            operating_point=operating_point,
+            explain=explain,
+            explain_px=explain_px,
+            explain_media=explain_media,
+        )
+
+    def read(self, data: bytes, *, declared_type: str | None = None) -> ReadPhotograph:
+        """The first half of `predict`: decode and prepare; the engine does not run.
+
+        Raises:
+            PhotographError: as `predict` does.
+        """
+        decoded, prepared, decode_ms, prepare_ms = read_photograph(
+            data, self._preparation, declared_type=declared_type, limits=self._limits
+        )
+        return ReadPhotograph(
+            prepared=prepared,
+            media_type=decoded.media_type,
+            source_width_px=decoded.source_width_px,
+            source_height_px=decoded.source_height_px,
+            acquisition=decoded.acquisition,
+            decode_ms=decode_ms,
+            prepare_ms=prepare_ms,
+        )
+
+    def answer(
+        self,
+        read: ReadPhotograph,
+        *,
+        operating_point: str | None = None,
+        explain: str | None = None,
+        explain_px: int = 224,
+        explain_media: str = MEDIA_JPEG,
+    ) -> Answer:
+        """The second half of `predict`: run the engine, decide and explain.
+
+        Raises:
+            RequestError, EngineError: as `predict` does.
+        """
+        self.check_request(operating_point=operating_point, explain=explain)
         point = self._point(operating_point)
-        decoded, prepared, decode_ms, prepare_ms = self._read(data, declared_type)
+        prepared = read.prepared
         probabilities = None
         heat_map = None
         engine_ms = explain_ms = 0.0
@@ -392,12 +447,12 @@ class Predictor:
                 )
                 explain_ms = _since(start)
         timings = Timings(
-            decode_ms=decode_ms,
-            prepare_ms=prepare_ms,
+            decode_ms=read.decode_ms,
+            prepare_ms=read.prepare_ms,
             engine_ms=engine_ms,
             explain_ms=explain_ms,
         )
-        return self._answer(decoded, prepared, probabilities, point, heat_map, timings)
+        return self._answer(read, probabilities, point, heat_map, timings)
 
     def probabilities_of(self, pixels: npt.NDArray[np.uint8]) -> tuple[float, ...]:
         """Probabilities of a picture (S, S, 3) RGB that was prepared before, as records hold it.
@@ -409,14 +464,6 @@ class Predictor:
 
     def _point(self, name: str | None) -> OperatingPoint:
         return self.spec.operating_point(name) if name else self._default_point
-
-    def _read(
-        self, data: bytes, declared_type: str | None
-    ) -> tuple[Decoded, Prepared, float, float]:
-        """Decode as small as the disc allows, and prepare; milliseconds of both."""
-        return read_photograph(
-            data, self._preparation, declared_type=declared_type, limits=self._limits
-        )
 
     def _outputs(self, pixels: npt.NDArray[np.uint8], *, with_features: bool) -> Outputs:
         self.before_engine()
@@ -468,8 +515,7 @@ class Predictor:
 
     def _answer(
         self,
-        decoded: Decoded,
-        prepared: Prepared,
+        read: ReadPhotograph,
         probabilities: tuple[float, ...] | None,
         point: OperatingPoint,
         heat_map: HeatMap | None,
@@ -491,13 +537,13 @@ class Predictor:
             label=label,
             referable=Decision(probability=referable, operating_point=point, positive=positive),
             consistent=consistent,
-            quality=prepared.quality,
+            quality=read.prepared.quality,
             heat_map=heat_map,
             timings=timings,
-            media_type=decoded.media_type,
-            source_width_px=decoded.source_width_px,
-            source_height_px=decoded.source_height_px,
-            acquisition=decoded.acquisition,
+            media_type=read.media_type,
+            source_width_px=read.source_width_px,
+            source_height_px=read.source_height_px,
+            acquisition=read.acquisition,
         )
 
 

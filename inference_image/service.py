@@ -23,7 +23,7 @@ from starlette.responses import Response
 from inference_image.admission import Admission
 from inference_image.alone import Alone
 from inference_image.answers import Answers, Container, csv_text, empty_row, json_text, log_fields
-from inference_image.computation import Work, answers_to, photographs_of
+from inference_image.computation import Unread, Work, answers_to
 from inference_image.container import ContainerStart, boot_clock_s
 from inference_image.contract import (
     ENV_OPERATING_POINT,
@@ -156,6 +156,7 @@ class Service:
         self._container = Container(start.start_id, start.counter.next)
         self._deadlines = Deadlines()
         self.turns = Turns()
+        self._unread = Unread(most_images=settings.max_images, is_busy=lambda: self.turns.is_busy)
         self._tidying: asyncio.TimerHandle | None = None
         # Base64 needs 4 bytes for 3, and JSON some around it.
         self._body_limit = settings.max_image_bytes * 4 // 3 + 65_536
@@ -410,6 +411,7 @@ class Service:
             options=call.options,
             due_s=call.due_s,
         )
+        self._unread.append(work)
         computing = self.executor.submit(self._run, work)
         self.turns.queued()
         loop = asyncio.get_running_loop()
@@ -447,17 +449,17 @@ class Service:
 
     def _run(self, work: Work) -> Answers:
         """Everything that the worker thread does for one request."""
-        begun = time.perf_counter()
         self.turns.begun()
-        photographs = photographs_of(work, most=self._settings.max_images)
-        if self._ready.alone is not None:
-            self._ready.alone.begin()
         self.turns.predicting = True
         try:
-            answers = answers_to(photographs, work, self._settings)
+            self._unread.read(work)
+            if self._ready.alone is not None:
+                self._ready.alone.begin()
+            begun = time.perf_counter()
+            answers = answers_to(work, self._settings)
         finally:
             self.turns.predicting = False
-        self.admission.took(time.perf_counter() - begun)
+        self.admission.took(work.read_s + time.perf_counter() - begun)
         return answers
 
     def _result(self, call: Invocation, job: _Job) -> Response:

@@ -148,10 +148,16 @@ class SlowOnce:
     def warm_up(self) -> None:
         self._predictor.warm_up()
 
-    def predict(self, *arguments: Any, **options: Any) -> Any:
+    def check_request(self, **options: Any) -> None:
+        self._predictor.check_request(**options)
+
+    def read(self, *arguments: Any, **options: Any) -> Any:
+        return self._predictor.read(*arguments, **options)
+
+    def answer(self, *arguments: Any, **options: Any) -> Any:
         if self._waits:
             time.sleep(self._waits.pop())
-        return self._predictor.predict(*arguments, **options)
+        return self._predictor.answer(*arguments, **options)
 
 
 def test_the_functions_time_out_gives_a_504_and_the_next_call_works() -> None:

@@ -15,7 +15,8 @@ from PIL import Image
 from dr_training.drawing import draw_fundus
 from inference_image.contract import REFERABLE_FROM_GRADE
 from inference_image.decoding import Limits, decode
-from inference_image.predictor import Predictor
+from inference_image.predictor import Predictor, read_photograph
+from inference_image.preprocessing import Preparation
 from tests.service_harness import REPOSITORY, encoded
 
 INPUT_PX = 224
@@ -75,7 +76,7 @@ class Effect:
 
 def effect(predictor: Predictor, name: str, data: bytes) -> Effect:
     full = encoded(decode(data).image, "BMP")
-    small, whole = predictor._read(data, None)[1], predictor._read(full, None)[1]
+    small, whole = predictor.read(data).prepared, predictor.read(full).prepared
     fast, slow = predictor.predict(data), predictor.predict(full)
     assert fast.probabilities is not None, (name, fast.quality)
     assert slow.probabilities is not None, (name, slow.quality)
@@ -124,7 +125,8 @@ def test_the_answer_for_a_real_photograph_hardly_changes(
 def test_the_disc_not_the_frame_stays_at_twice_the_input(predictor: Predictor, part: str) -> None:
     whole = part == "all"
     picture = camera_photograph(8_700_000, 0) if whole else in_a_part_of_the_frame(*PARTS[part])
-    decoded, prepared = predictor._read(jpeg(picture), None)[:2]
+    preparation = Preparation.from_spec(predictor.spec)
+    decoded, prepared, *_ = read_photograph(jpeg(picture), preparation)
     assert prepared.circle.found
     diameter_px = 2 * prepared.circle.radius_px
     assert diameter_px >= 2 * INPUT_PX or decoded.scale == 1.0
