@@ -269,12 +269,8 @@ class Served:
         return b"".join(self._errors).decode()
 
     def sentences(self) -> list[str]:
-        """Lines on standard error that the service wrote, without those of the engine."""
-        text = self.errors
-        # Two workers may write the engine's line into each other.
-        for part in ("INFO:", "Created TensorFlow Lite XNNPACK delegate for CPU."):
-            text = text.replace(part, "")
-        return [line for line in text.splitlines() if line.strip()]
+        """Lines on standard error."""
+        return [line for line in self.errors.splitlines() if line.strip()]
 
     def _read_events(self, stream: Any) -> None:
         for line in stream:

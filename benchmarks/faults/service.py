@@ -133,10 +133,9 @@ class Service:
         return self._log.read_bytes().count(mark)
 
     def errors(self) -> str:
-        """What the service wrote on standard error, without the engine's greeting."""
+        """What the service wrote on standard error."""
         text = (Path(self._folder.name) / "errors").read_text(encoding="utf-8", errors="replace")
-        lines = [line for line in text.splitlines() if "XNNPACK delegate" not in line]
-        return "\n".join(lines).strip()
+        return text.strip()
 
     # --- processes ------------------------------------------------------------------------
 
