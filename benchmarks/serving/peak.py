@@ -11,21 +11,18 @@ processors with AVX-512 and its VNNI; for others nobody has written the loops, a
 """
 
 import ctypes
-import importlib.util
 import json
 import platform
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.compiled import NotCompiledError, load
+
 _SOURCE = Path(__file__).with_name("peak.c")
-_FLAGS = ("-O2", "-shared", "-fPIC", "-mavx512f")
+_FLAGS = ("-mavx512f",)
 _NEEDS = frozenset({"avx512f", "avx512_vnni"})
 # Of one turn of each loop in peak.c: sums, and products of each.
 _PRODUCTS = {"float32": 24 * 16, "int8": 24 * 64}
@@ -45,16 +42,16 @@ def measure_peak(
     """
     if platform.machine() != "x86_64" or not _flags() >= _NEEDS:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        library = _compiled(Path(folder))
-        if library is None:
-            return None
-        found: dict[str, list[float]] = {kind: [] for kind in _PRODUCTS}
-        for _ in range(repeats):
-            for kind, rates in found.items():
-                loop = getattr(library, _FUNCTIONS[kind])
-                loop.argtypes, loop.restype = [ctypes.c_long], None
-                rates.append(_rate(loop, _PRODUCTS[kind], processes, seconds))
+    try:
+        library = load(_SOURCE, *_FLAGS)
+    except NotCompiledError:
+        return None
+    found: dict[str, list[float]] = {kind: [] for kind in _PRODUCTS}
+    for _ in range(repeats):
+        for kind, rates in found.items():
+            loop = getattr(library, _FUNCTIONS[kind])
+            loop.argtypes, loop.restype = [ctypes.c_long], None
+            rates.append(_rate(loop, _PRODUCTS[kind], processes, seconds))
     return {kind: round(statistics.median(rates), 2) for kind, rates in found.items()}
 
 
@@ -101,25 +98,6 @@ def _flags() -> frozenset[str]:
         if name.strip() == "flags":
             return frozenset(words.split())
     return frozenset()
-
-
-def _compiled(folder: Path) -> ctypes.CDLL | None:
-    for compiler in _compilers():
-        target = folder / "peak.so"
-        command = [*compiler, *_FLAGS, str(_SOURCE), "-o", str(target)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
-        if done.returncode == 0:
-            return ctypes.CDLL(str(target))
-    return None
-
-
-def _compilers() -> list[Sequence[str]]:
-    found: list[Sequence[str]] = []
-    if shutil.which("cc"):
-        found.append(["cc"])
-    if importlib.util.find_spec("ziglang") is not None:
-        found.append([sys.executable, "-m", "ziglang", "cc"])
-    return found
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import compiled
 from benchmarks.serving import peak, report
 from benchmarks.serving.peak import vgg19_products
 
@@ -244,7 +245,7 @@ def test_vgg19_has_the_products_that_its_convolutions_have() -> None:
 
 def test_the_peak_is_more_than_python_can_do_and_int8_more_than_float32() -> None:
     found = peak.measure_peak(1, repeats=1, seconds=0.02)
-    able = {"avx512f", "avx512_vnni"} <= peak._flags() and peak._compilers()
+    able = {"avx512f", "avx512_vnni"} <= peak._flags() and compiled.compilers()
     if able and platform.machine() == "x86_64":
         assert found is not None
         assert found["int8"] > 1.5 * found["float32"] > 1.5
@@ -259,5 +260,5 @@ def test_a_processor_without_the_instructions_has_no_peak(monkeypatch: pytest.Mo
 
 def test_without_a_compiler_there_is_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak, "_flags", lambda: peak._NEEDS)
-    monkeypatch.setattr(peak, "_compilers", lambda: [["false"]])
+    monkeypatch.setattr(compiled, "compilers", lambda: [["false"]])
     assert peak.measure_peak(1) is None
