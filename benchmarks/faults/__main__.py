@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.compiled import NotCompiledError
 from benchmarks.faults import report
 from benchmarks.faults.findings import Findings
 from benchmarks.faults.inputs import hard_files, hostile, mutants, schema_fuzz
 from benchmarks.faults.service import REPOSITORY, Service
 from benchmarks.faults.strain import deaths, overload, terminations
+from benchmarks.generator import prepare
 
 MODEL: Final = REPOSITORY / "model_artifacts" / "mobilenet-demo"
 JSON_FILE: Final = REPOSITORY / "docs" / "benchmarks" / "faults.json"
@@ -30,6 +32,7 @@ PAGE: Final = REPOSITORY / "docs" / "reliability.md"
 # The container's default, which bounds each request.
 _TIMEOUT_S: Final = 55.0
 _WORKERS: Final = 2
+_UNDER_LOAD: Final = frozenset({"overload", "overload-full", "deaths", "terminations"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +130,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="first seed of what is random")
     parser.add_argument("--json", type=Path, help="write the record here, and no page")
     chosen = parser.parse_args(arguments)
+    if _UNDER_LOAD.intersection(chosen.only or _UNDER_LOAD):
+        try:
+            prepare()
+        except NotCompiledError as error:
+            parser.exit(1, f"{error}\n")
     load_before = report.load_now()
     found: dict[str, Findings] = {}
     for name, run in parts(SHORT if chosen.short else FULL, seed=chosen.seed).items():

@@ -16,8 +16,9 @@ from typing import Final
 
 from benchmarks.faults.files import small_jpeg
 from benchmarks.faults.findings import Findings, Row, share
-from benchmarks.faults.load import Outcome, Sent, offer, request_bytes
 from benchmarks.faults.service import REPOSITORY, Service
+from benchmarks.generator import Outcome, Sent, Stop, offer
+from benchmarks.http_requests import request_bytes
 
 _OVERLOAD: Final = 10
 _LEAST_GOODPUT: Final = 0.90
@@ -120,7 +121,7 @@ def overload(service: Service, *, seconds: float, timeout_s: float) -> Findings:
 def _pinging(service: Service, seconds: float, interval_s: float) -> Iterator[list[float]]:
     """`GET /ping` from another process meanwhile; the list has what each took afterwards."""
     took: list[float] = []
-    command = [sys.executable, "-m", "benchmarks.faults.load"]
+    command = [sys.executable, "-m", "benchmarks.faults.ping"]
     arguments = [str(service.port), str(seconds), str(interval_s)]
     with subprocess.Popen(
         [*command, *arguments], stdout=subprocess.PIPE, cwd=REPOSITORY, text=True
@@ -302,7 +303,7 @@ def _under_load(
     service: Service, request: bytes, rate: float, seconds: float
 ) -> Iterator[list[Outcome]]:
     """Requests on a schedule, each on a connection of its own; the list has the outcome after."""
-    stop: list[bool] = []
+    stop = Stop()
     found: list[Outcome] = []
 
     def run() -> None:
@@ -322,5 +323,5 @@ def _under_load(
     try:
         yield found
     finally:
-        stop.append(True)
+        stop.set()
         thread.join()

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.compiled import NotCompiledError
+from benchmarks.generator import prepare
 from benchmarks.serving import report
 from benchmarks.serving.inputs import (
     NETWORKS,
@@ -48,6 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if (options.rounds or 1) < 1 or (options.seconds or 1) <= 0:
         parser.error("--rounds and --seconds must be above 0")
+    try:
+        prepare()
+    except NotCompiledError as error:
+        parser.exit(1, f"{error}\n")
     # `kill` must stop the servers as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     short = Plan(rounds=1, starts=2, seconds=1.5, warm_up_s=0.5, breakdown_repeats=20)

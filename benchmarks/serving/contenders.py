@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
+from benchmarks.generator import LoadError
+from benchmarks.http_requests import ask, form, post
 from benchmarks.serving.inputs import REPOSITORY, Model, Photograph
-from benchmarks.serving.load import LoadError, ask, form, post
 
 _READY_WITHIN_S = 120.0
 _STOP_WITHIN_S = 10.0

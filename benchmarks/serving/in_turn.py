@@ -17,9 +17,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.compiled import NotCompiledError
+from benchmarks.generator import closed_loop, prepare
 from benchmarks.serving.contenders import SERVICE, Running, Server
 from benchmarks.serving.inputs import PHOTOGRAPHS, REPOSITORY, Model, make_models, make_photographs
-from benchmarks.serving.load import closed_loop
 
 _WORKERS = 2
 _WARM_UP_S = 0.3
@@ -79,6 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(words) != 2 or not all("=" in word for word in words):
             parser.error("give two settings as NAME=VALUE, or none")
         servers = [with_settings(dict([word.split("=", 1)])) for word in words]
+    try:
+        prepare()
+    except NotCompiledError as error:
+        parser.exit(1, f"{error}\n")
     folder = REPOSITORY / "out" / "bench-serving"
     photograph = make_photographs(folder, (options.photograph,))[options.photograph]
     model = make_models(folder, ("mobilenet",), baseline=False)["mobilenet"]

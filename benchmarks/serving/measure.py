@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.generator import LoadError, closed_loop
 from benchmarks.serving.contenders import (
     CEILING,
     SERVERS,
@@ -28,7 +29,6 @@ from benchmarks.serving.contenders import (
     environment,
 )
 from benchmarks.serving.inputs import NETWORKS, PHOTOGRAPHS, REPOSITORY, Model, Photograph
-from benchmarks.serving.load import LoadError, closed_loop
 from benchmarks.serving.peak import measure_peak
 
 CONTENDERS = (*SERVERS, CEILING)

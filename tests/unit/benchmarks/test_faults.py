@@ -13,8 +13,10 @@ import pytest
 from benchmarks.faults import report
 from benchmarks.faults.files import good_files, mutated
 from benchmarks.faults.findings import Findings, Row, share
-from benchmarks.faults.load import Sent, offer, probe_ping, request_bytes
+from benchmarks.faults.ping import probe_ping
 from benchmarks.faults.strain import _Kill, _was_in_hand
+from benchmarks.generator import Sent, offer
+from benchmarks.http_requests import request_bytes
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
