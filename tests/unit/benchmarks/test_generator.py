@@ -329,6 +329,18 @@ def test_sending_ends_early_and_answers_are_still_waited_for(callers: int | None
     assert max(sent.sent_s for sent in outcome.requests) <= began + 5
 
 
+def test_who_gets_no_answer_after_the_stop_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "_PATIENCE_S", 0.3)
+    stop, over = Stop(), threading.Event()
+    threading.Timer(0.2, stop.set).start()
+    began = time.perf_counter()
+    with answering(REQUEST, before=lambda _: over.wait(20)) as server:
+        outcome = offer(server.port, REQUEST, callers=3, seconds=60, stop=stop)
+        over.set()
+    assert time.perf_counter() - began < 10
+    assert outcome.statuses() == {"none": 3}
+
+
 def test_a_load_that_is_stopped_before_it_begins_sends_nothing() -> None:
     stop = Stop()
     stop.set()
