@@ -115,6 +115,23 @@ class Outcome:
         """How many were answered with a status."""
         return sum(request.status == status for request in self.requests)
 
+    def per_s(self, status: int, *, from_s: float = 0.0) -> float:
+        """Answers with a status a second, of those that came while requests were sent.
+
+        What was sent before the end and answered after it would count for a time that is not
+        counted.
+
+        Args:
+            status: of the answers.
+            from_s: answers before so many seconds of the sending are left out.
+        """
+        began_s = min((request.due_s for request in self.requests), default=0.0)
+        counted = sum(
+            request.status == status and from_s <= request.done_s - began_s <= self.seconds
+            for request in self.requests
+        )
+        return counted / (self.seconds - from_s)
+
     def statuses(self) -> dict[str, int]:
         """Status (or "none") -> how often, in order."""
         counts = Counter(request.status for request in self.requests)

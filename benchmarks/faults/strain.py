@@ -1,9 +1,11 @@
 """Too much load, workers that are killed, and SIGTERM in the middle of it."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -27,19 +29,18 @@ _BACK_WITHIN_S: Final = 1.0
 # The first moments of an overload fill the queue, and are none of the steady state.
 _SETTLES_S: Final = 1.0
 _PEAK_CALLERS: Final = (4, 16, 40)
+_TURNS: Final = 6
 _HALF: Final = 0.5
 _LISTENING: Final = "0A"
 
 
-def peak(service: Service, request: bytes, seconds: float) -> float:
-    """The most answers per second that some number of callers gets."""
-    found = []
-    for callers in _PEAK_CALLERS:
-        outcome = offer(
-            service.port, request, callers=callers, seconds=seconds / len(_PEAK_CALLERS)
-        )
-        found.append(outcome.answered(200) / outcome.seconds)
-    return max(found)
+def peak(service: Service, request: bytes, seconds: float) -> tuple[float, int]:
+    """The most answers per second that some number of callers gets, and that number."""
+    each_s = seconds / len(_PEAK_CALLERS)
+    return max(
+        (offer(service.port, request, callers=callers, seconds=each_s).per_s(200), callers)
+        for callers in _PEAK_CALLERS
+    )
 
 
 # --- overload -----------------------------------------------------------------------------
@@ -50,21 +51,18 @@ def overload(service: Service, *, seconds: float, timeout_s: float) -> Findings:
     request = request_bytes(small_jpeg())
     # As long as the overload, before and after together: the most of few short ones is too much.
     around = max(1.5, seconds / 2)
-    before = peak(service, request, around)
+    before, callers = peak(service, request, around)
+    rate_per_s = _OVERLOAD * before
     with _pinging(service, seconds, 0.1) as pings:
         cpu_s = service.cpu_s()
-        outcome = offer(service.port, request, rate_per_s=_OVERLOAD * before, seconds=seconds)
+        outcome = offer(service.port, request, rate_per_s=rate_per_s, seconds=seconds)
         cpu_s = service.cpu_s() - cpu_s
     ping_s = sorted(pings)
-    after = peak(service, request, around)
-    began = min(sent.due_s for sent in outcome.requests)
-    steady = [
-        sent
-        for sent in outcome.requests
-        if sent.status == 200 and _SETTLES_S <= sent.done_s - began <= seconds
-    ]
-    goodput = len(steady) / (seconds - _SETTLES_S)
+    after, _ = peak(service, request, around)
+    goodput = outcome.per_s(200, from_s=_SETTLES_S)
     best = max(before, after)
+    ratios = _in_turn(service, request, callers=callers, rate_per_s=rate_per_s, seconds=seconds)
+    typical = statistics.median(ratios)
     latencies, refusals = outcome.latencies_s(200), outcome.latencies_s(429)
     others = len(outcome.requests) - len(latencies) - len(refusals)
     slowest = latencies[-1] if latencies else float("nan")
@@ -76,6 +74,12 @@ def overload(service: Service, *, seconds: float, timeout_s: float) -> Findings:
                 wanted=f"at least {_LEAST_GOODPUT:.0%} of the peak",
                 found=f"{goodput:.0f} of {best:.0f} ({goodput / best:.0%})",
                 met=goodput >= _LEAST_GOODPUT * best,
+            ),
+            Row(
+                what=f"the same in turn with the peak, {len(ratios)} times: median of the shares",
+                wanted=f"at least {_LEAST_GOODPUT:.0%}",
+                found=f"{typical:.0%} ({min(ratios):.0%} to {max(ratios):.0%})",
+                met=typical >= _LEAST_GOODPUT,
             ),
             Row(
                 what="the accepted requests",
@@ -103,6 +107,7 @@ def overload(service: Service, *, seconds: float, timeout_s: float) -> Findings:
             "peak_after_per_s": round(after, 1),
             "offered_per_s": round(len(outcome.requests) / seconds, 1),
             "goodput_per_s": round(goodput, 1),
+            "in_turn_shares": [round(ratio, 3) for ratio in ratios],
             "statuses": outcome.statuses(),
             "refused_connections": outcome.refused_connections,
             "answered_p50_ms": round(1000 * share(latencies, 0.5), 1),
@@ -115,6 +120,31 @@ def overload(service: Service, *, seconds: float, timeout_s: float) -> Findings:
             "generator_cpu_share": round(outcome.own_cpu_s / seconds, 3),
         },
     )
+
+
+def _in_turn(
+    service: Service, request: bytes, *, callers: int, rate_per_s: float, seconds: float
+) -> list[float]:
+    """Goodput under overload as a share of the peak a moment before and after it.
+
+    A host whose speed changes within a minute changes both of a pair.
+    """
+    each_s = seconds / _TURNS
+    peaks: list[float] = []
+    goodputs: list[float] = []
+    for _ in range(_TURNS):
+        calm = offer(service.port, request, callers=callers, seconds=each_s / 2)
+        peaks.append(calm.per_s(200))
+        crowded = offer(
+            service.port, request, rate_per_s=rate_per_s, seconds=_SETTLES_S + each_s / 2
+        )
+        goodputs.append(crowded.per_s(200, from_s=_SETTLES_S))
+    last = offer(service.port, request, callers=callers, seconds=each_s / 2)
+    peaks.append(last.per_s(200))
+    return [
+        goodput / statistics.fmean(around)
+        for goodput, around in zip(goodputs, itertools.pairwise(peaks), strict=True)
+    ]
 
 
 @contextlib.contextmanager
@@ -148,7 +178,7 @@ class _Kill:
 def deaths(service: Service, *, kills: int, every_s: float) -> Findings:
     """`kill -9` of a worker again and again, under load."""
     request = request_bytes(small_jpeg(), close=True)
-    rate = _HALF * peak(service, request_bytes(small_jpeg()), 3.0)
+    rate = _HALF * peak(service, request_bytes(small_jpeg()), 3.0)[0]
     done: list[_Kill] = []
     with _under_load(service, request, rate, (kills + 1) * every_s + 60) as outcomes:
         for number in range(kills):
@@ -255,7 +285,7 @@ def terminations(start: Callable[[], Service], *, times: int, seconds: float) ->
     for _ in range(times):
         with start() as service:
             service.wait_ready()
-            rate = _HALF * peak(service, request_bytes(small_jpeg()), 1.5)
+            rate = _HALF * peak(service, request_bytes(small_jpeg()), 1.5)[0]
             with _under_load(service, request, rate, seconds + 60) as outcomes:
                 time.sleep(seconds)
                 began = time.perf_counter()

@@ -4,6 +4,7 @@ How fast things are depends on the machine and stands in docs/reliability.md; he
 must hold on any.
 """
 
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,7 +68,10 @@ def test_who_does_not_fit_in_is_told_so_and_nobody_else_notices(layout: str) -> 
         found = overload(started, seconds=2.0, timeout_s=55.0)
     assert set(found.numbers["statuses"]) == {"200", "429"}
     assert found.numbers["refused_connections"] == 0
-    _, accepted, others, ping = found.rows
+    _, in_turn, accepted, others, ping = found.rows
+    assert len(found.numbers["in_turn_shares"]) == 6
+    assert all(share > 0 for share in found.numbers["in_turn_shares"])
+    assert in_turn.met == (statistics.median(found.numbers["in_turn_shares"]) >= 0.9)
     assert accepted.met
     assert others.met
     assert ping.found.endswith(", 0 not 200")

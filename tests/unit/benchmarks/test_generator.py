@@ -19,7 +19,7 @@ import pytest
 from benchmarks import compiled, generator
 from benchmarks.compiled import NotCompiledError
 from benchmarks.faults import __main__ as faults
-from benchmarks.generator import LoadError, Stop, closed_loop, offer
+from benchmarks.generator import LoadError, Outcome, Sent, Stop, closed_loop, offer
 from benchmarks.http_requests import post, request_bytes
 from benchmarks.serving import __main__ as serving
 from benchmarks.serving import in_turn
@@ -358,6 +358,16 @@ def test_who_gets_no_answer_is_given_up_after_a_while(monkeypatch: pytest.Monkey
     assert outcome.statuses() == {"none": 5, "200": 5}
     assert {sent.done_s for sent in outcome.requests if not sent.status} == {0.0}
     assert outcome.seconds == pytest.approx(0.2)
+
+
+def test_a_rate_counts_what_came_while_requests_were_sent() -> None:
+    times = [(0.0, 0.5, 200), (1.0, 1.5, 200), (1.5, 1.9, 429), (2.0, 3.0, 200), (3.9, 4.1, 200)]
+    requests = [Sent(100 + due, 1, 100 + due, 100 + done, status) for due, done, status in times]
+    outcome = Outcome(requests, seconds=4.0)
+    assert outcome.per_s(200) == 3 / 4
+    assert outcome.per_s(200, from_s=1.0) == 2 / 3
+    assert outcome.per_s(429) == 1 / 4
+    assert Outcome(seconds=4.0).per_s(200) == 0.0
 
 
 def test_refused_connections_are_no_requests(unused_port: int) -> None:
