@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from inference_image.answers import Answers
+from inference_image.contract import MEDIA_JPEG, MEDIA_PNG
 from inference_image.decoding import PhotographError
 from inference_image.predictor import Answer, EngineError, Predictor, ReadPhotograph
 from inference_image.requests import (
@@ -27,8 +28,12 @@ from inference_image.settings import Settings
 # Of several images, the last is begun while this share of the time limit is left for writing
 # the answer.
 _ANSWER_SHARE: Final = 0.03
-# No further photograph is begun after so long, so that the first one's answer waits for little.
+# No further photograph is begun after so long, so that the first one's answer waits for little;
+# and none that may take long itself: a type and a size that take milliseconds at worst.
 _AHEAD_S: Final = 0.005
+_QUICK_BYTES: Final = 128 * 1024
+_QUICK_PIXELS: Final = 500_000
+_START_OF_SCAN: Final = b"\xff\xda"
 
 
 class Work:
@@ -60,7 +65,7 @@ class Work:
         self._body = body
         self._since = time.perf_counter()
         self._read: ReadPhotograph | list[Photograph | RefusedRequestError] | None = None
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self.is_read = False
         self.read_s = 0.0
         self.queued_ms: float | None = None
@@ -69,6 +74,35 @@ class Work:
     def abandon(self) -> None:
         """Nobody waits for the answer any more."""
         self.abandoned = True
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether what its header says is read within milliseconds, before its turn.
+
+        A small PNG, or JPEG of one scan: each further scan goes over the whole picture again.
+        """
+        body, declared_type = self._body, media_type(self.content_type)
+        if len(body) > _QUICK_BYTES:
+            return False
+        if declared_type == MEDIA_JPEG:
+            if body.count(_START_OF_SCAN) != 1:
+                return False
+        elif declared_type != MEDIA_PNG:
+            return False
+        try:
+            pixels = self.predictor.pixels(body, declared_type=declared_type)
+        except Exception:  # noqa: BLE001 - it is refused in its turn
+            return False
+        return 0 < pixels <= _QUICK_PIXELS
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was read and will be refused."""
+        return self._failure is not None
+
+    def note_wait(self) -> None:
+        """It has waited until now, but for the time of its reading."""
+        self.queued_ms = round((time.perf_counter() - self._since - self.read_s) * 1000, 2)
 
     def drop(self) -> None:
         """Let the body go, and what was read of it."""
@@ -93,9 +127,16 @@ class Work:
                 most=most_images,
             )
             self._read = self._first(photographs[0]) if len(photographs) == 1 else photographs
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's
-            self._failure = error
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this request's
+            known = isinstance(error, Exception)
+            failure = error if known else RuntimeError(f"{type(error).__name__} while reading")
+            # It may wait, and would hold whatever the functions that it came through had.
+            failure.__cause__ = failure.__context__ = None
+            self._failure = failure.with_traceback(None)
         self.read_s = time.perf_counter() - begun
+        if self.abandoned:
+            # Meanwhile, and what has just been kept with it.
+            self.drop()
 
     def _first(self, photograph: Photograph | RefusedRequestError) -> ReadPhotograph:
         if isinstance(photograph, RefusedRequestError):
@@ -113,14 +154,16 @@ class Work:
             RefusedRequestError: the body is nothing that holds photographs, or too many.
             PhotographError: the only one is refused.
             RequestError: the model lacks what is asked for.
+            RuntimeError: it was not read, or dropped: nobody waits for it.
         """
-        self.queued_ms = round((time.perf_counter() - self._since - self.read_s) * 1000, 2)
+        self.note_wait()
         read, failure = self._read, self._failure
         self.drop()
         if failure is not None:
             raise failure
-        # Nobody waits for an answer to what was dropped before its turn.
-        return [] if read is None else read
+        if read is None:
+            raise RuntimeError("nothing was read, or it was dropped")
+        return read
 
 
 class Unread:
@@ -141,7 +184,12 @@ class Unread:
         self._works.append(work)
 
     def read(self, work: Work) -> None:
-        """Worker thread: read `work`, whose turn it is, and some of those after it."""
+        """Worker thread: read `work`, whose turn it is, and some of those after it.
+
+        Those are the next ones as long as they are quick: nobody waits for one that is not, but
+        who comes after it.
+        """
+        work.note_wait()
         if work.is_read:
             return
         # Those before it were taken back.
@@ -150,7 +198,10 @@ class Unread:
         begun = time.perf_counter()
         work.read(most_images=self._most_images)
         while self._works and self._is_busy() and time.perf_counter() - begun < _AHEAD_S:
-            ahead = self._works.popleft()
+            ahead = self._works[0]
+            if not ahead.abandoned and not ahead.is_quick:
+                return
+            self._works.popleft()
             if not ahead.abandoned:
                 ahead.read(most_images=self._most_images)
 

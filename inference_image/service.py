@@ -412,7 +412,13 @@ class Service:
             due_s=call.due_s,
         )
         self._unread.append(work)
-        computing = self.executor.submit(self._run, work)
+        try:
+            computing = self.executor.submit(self._run, work)
+        except RuntimeError:
+            # It is shutting down.
+            work.abandon()
+            work.drop()
+            raise
         self.turns.queued()
         loop = asyncio.get_running_loop()
 
@@ -453,7 +459,7 @@ class Service:
         self.turns.predicting = True
         try:
             self._unread.read(work)
-            if self._ready.alone is not None:
+            if self._ready.alone is not None and not work.has_failed:
                 self._ready.alone.begin()
             begun = time.perf_counter()
             answers = answers_to(work, self._settings)

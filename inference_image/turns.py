@@ -65,7 +65,7 @@ class Turns:
 
     @property
     def is_busy(self) -> bool:
-        """Event loop: whether so many wait that it pauses."""
+        """Either: whether so many wait that the event loop pauses."""
         return self.waiting >= _MANY
 
     def enter_engine(self) -> None:

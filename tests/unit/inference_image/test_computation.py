@@ -31,6 +31,11 @@ class Reader:
         if operating_point == "none such":
             raise RequestError("no such operating point")
 
+    def pixels(self, data: bytes, *, declared_type: str | None) -> int:
+        if data == b"no header":
+            raise PhotographError(422, "It has no header.")
+        return 10**6 if data == b"large" else 50_000
+
     def read(self, data: bytes, *, declared_type: str | None) -> Any:
         self.did.append(f"read {data.decode()}")
         if data == b"damaged":
@@ -43,7 +48,7 @@ class Reader:
 
 
 def works(
-    reader: Reader, *names: str, content_type: str = "image/jpeg", **options: Any
+    reader: Reader, *names: str, content_type: str = "image/png", **options: Any
 ) -> list[Work]:
     return [
         Work(
@@ -149,7 +154,123 @@ def test_what_is_dropped_after_it_was_read_holds_nothing() -> None:
     unread.read(first)
     assert "read left" in reader.did
     left.drop()
-    assert left.take() == []
+    with pytest.raises(RuntimeError, match="dropped"):
+        left.take()
+
+
+def test_what_is_taken_back_while_it_is_read_holds_nothing() -> None:
+    reader = Reader()
+    first, left = works(reader, "a", "left")
+    unread = queue(first, left)
+
+    def read(data: bytes, **_: Any) -> Any:
+        if data == b"left":
+            left.abandon()
+            left.drop()
+        return data
+
+    reader.read = read  # type: ignore[method-assign]
+    unread.read(first)
+    assert left.is_read
+    with pytest.raises(RuntimeError, match="dropped"):
+        left.take()
+
+
+NOT_QUICK = {
+    "another type": ("b", "image/tiff"),
+    "several": ('{"inputs": []}', "application/json"),
+    "many pixels": ("large", "image/png"),
+    "many bytes": ("x" * 200_000, "image/png"),
+    "no header": ("no header", "image/png"),
+    "no scan": ("b", "image/jpeg"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_QUICK)
+def test_nothing_is_read_ahead_that_may_take_long(kind: str) -> None:
+    reader = Reader()
+    body, content_type = NOT_QUICK[kind]
+    first, last = works(reader, "a", "c")
+    (slow,) = works(reader, body, content_type=content_type)
+    queue(first, slow, last).read(first)
+    # Neither it nor who comes after it.
+    assert reader.did == ["read a"]
+    assert not slow.is_read
+    assert not last.is_read
+
+
+@pytest.mark.parametrize(("progressive", "quick"), [(False, True), (True, False)])
+def test_a_jpeg_of_several_scans_is_read_in_its_turn(progressive: bool, quick: bool) -> None:
+    drawn = Image.fromarray(drawn_pixels(5, 2, 300))
+    body = encoded(drawn, "JPEG", progressive=progressive)
+    work = Work(
+        loader(Engine())(),
+        body=body,
+        content_type="image/jpeg; q=1",
+        options=Options(),
+        due_s=1e9,
+    )
+    assert work.is_quick is quick
+
+
+def test_a_slow_photograph_delays_nobody_before_it() -> None:
+    gate = threading.Event()
+    engine = Engine(gate=gate)
+    predictor = loader(engine)()
+    read, slow_began = predictor.read, threading.Event()
+    release = threading.Event()
+
+    def slow(data: bytes, *, declared_type: str | None = None) -> Any:
+        if declared_type == "image/bmp":
+            slow_began.set()
+            assert release.wait(60)
+        return read(data, declared_type=declared_type)
+
+    predictor.read = slow  # type: ignore[method-assign]
+    drawn = Image.fromarray(drawn_pixels(5, 2, 300))
+    png, bmp = (encoded(drawn, kind) for kind in ("PNG", "BMP"))
+    kinds = ["image/png", "image/png", "image/bmp", *["image/png"] * 7]
+    with service(lambda: predictor) as (transport, _, _), ThreadPoolExecutor(20) as callers:
+
+        def ask(kind: str) -> Any:
+            body = bmp if kind == "image/bmp" else png
+            return transport.request("POST", "/invocations", body, {"Content-Type": kind})
+
+        answers = [callers.submit(ask, "image/png")]
+        wait_until(lambda: engine.calls == 2)
+        for kind in kinds:
+            answers.append(callers.submit(ask, kind))
+            wait_until(lambda: pending(transport) == len(answers))
+        gate.set()
+        wait_until(slow_began.is_set)
+        assert [answer.result(timeout=60).status for answer in answers[:3]] == [200] * 3
+        release.set()
+        assert {answer.result(timeout=60).status for answer in answers} == {200}
+
+
+def test_what_would_end_a_thread_is_the_requests_own_failure() -> None:
+    reader = Reader()
+    first, second = works(reader, "a", "b")
+
+    def read(data: bytes, **_: Any) -> Any:
+        if data == b"b":
+            raise SystemExit(3)
+        return data
+
+    reader.read = read  # type: ignore[method-assign]
+    unread = queue(first, second)
+    assert answered(unread, first) == [b"a"]
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        answered(unread, second)
+
+
+def test_a_failure_that_waits_holds_nothing_of_where_it_came_from() -> None:
+    reader = Reader()
+    first, damaged = works(reader, "a", "damaged")
+    queue(first, damaged).read(first)
+    assert damaged.has_failed
+    assert damaged._failure is not None
+    assert damaged._failure.__traceback__ is None
 
 
 def test_the_time_in_the_queue_is_without_the_time_of_reading(
@@ -170,7 +291,8 @@ def test_the_time_in_the_queue_is_without_the_time_of_reading(
     now_s += 1.0
     work.read(most_images=1)
     now_s += 2.0
-    assert work.take() == b"a"
+    taken: Any = work.take()
+    assert taken == b"a"
     assert work.queued_ms == 3000.0
     assert work.read_s == 0.25
 
