@@ -38,14 +38,13 @@ _CHUNK_BYTES: Final = 1024 * 1024
 class HttpAnswer:
     """Status, headers (lower-case names) and body; `phases_ms` in the order they happened.
 
-    `reopened` is true where the kept connection had been closed, and another was opened.
+    The phases have those of opening a connection where one was opened.
     """
 
     status: int
     headers: Mapping[str, str]
     body: bytes = field(repr=False)
     phases_ms: Mapping[str, float]
-    reopened: bool = False
 
 
 class HttpTransport:
@@ -76,20 +75,8 @@ class HttpTransport:
             TimeoutError: the answer was not complete in time.
             OSError, http.client.HTTPException: no answer, or none that is HTTP.
         """
-        reopened = self._connection is not None and _has_ended(self._connection)
-        if reopened:
+        if self._connection is not None and _has_ended(self._connection):
             self.close()
-        return self._exchange(method, path, body, headers, reopened=reopened)
-
-    def close(self) -> None:
-        """Close the connection; the next request opens another."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _exchange(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str], *, reopened: bool
-    ) -> HttpAnswer:
         phases: dict[str, float] = {}
         try:
             if self._connection is None:
@@ -117,8 +104,13 @@ class HttpTransport:
             headers={name.lower(): value for name, value in response.getheaders()},
             body=data,
             phases_ms=phases,
-            reopened=reopened,
         )
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _open(self, phases: dict[str, float]) -> HTTPConnection:
         begin = time.perf_counter()

@@ -65,7 +65,7 @@ class Work:
         self._body = body
         self._since = time.perf_counter()
         self._read: ReadPhotograph | list[Photograph | RefusedRequestError] | None = None
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
         self.is_read = False
         self.read_s = 0.0
         self.queued_ms: float | None = None
@@ -128,8 +128,11 @@ class Work:
             )
             self._read = self._first(photographs[0]) if len(photographs) == 1 else photographs
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this request's
-            known = isinstance(error, Exception)
-            failure = error if known else RuntimeError(f"{type(error).__name__} while reading")
+            failure = (
+                error
+                if isinstance(error, Exception)
+                else RuntimeError(f"{type(error).__name__} while reading")
+            )
             # It may wait, and would hold whatever the functions that it came through had.
             failure.__cause__ = failure.__context__ = None
             self._failure = failure.with_traceback(None)
@@ -139,13 +142,16 @@ class Work:
             self.drop()
 
     def _first(self, photograph: Photograph | RefusedRequestError) -> ReadPhotograph:
-        if isinstance(photograph, RefusedRequestError):
-            raise photograph
-        options = self.options
+        if not isinstance(photograph, RefusedRequestError):
+            # Before it is decoded for nothing.
+            self.check_options()
+        return _read(self.predictor, photograph)
+
+    def check_options(self) -> None:
+        """Raise `RequestError` for what the model lacks of what is asked for."""
         self.predictor.check_request(
-            operating_point=options.operating_point, explain=options.explain
+            operating_point=self.options.operating_point, explain=self.options.explain
         )
-        return self.predictor.read(photograph.data, declared_type=photograph.declared_type)
 
     def take(self) -> ReadPhotograph | list[Photograph | RefusedRequestError]:
         """What was read, once; notes how long the request has waited.
@@ -217,16 +223,7 @@ def answers_to(work: Work, settings: Settings) -> Answers:
     read = work.take()
     if isinstance(read, list):
         return _several(read, work, settings)
-    options = work.options
-    return [
-        work.predictor.answer(
-            read,
-            operating_point=options.operating_point,
-            explain=options.explain,
-            explain_px=options.explain_px,
-            explain_media=options.explain_media,
-        )
-    ]
+    return [_answer(read, work)]
 
 
 def _several(
@@ -235,8 +232,8 @@ def _several(
     settings: Settings,
 ) -> Answers:
     """One entry for each image, in the order sent; what is refused does not stop the rest."""
-    predictor, options = work.predictor, work.options
-    predictor.check_request(operating_point=options.operating_point, explain=options.explain)
+    work.check_options()
+    predictor = work.predictor
     last_start_s = work.due_s - _ANSWER_SHARE * settings.timeout_s
     left_px = settings.max_request_pixels
     slowest_s = 0.0
@@ -261,7 +258,7 @@ def _several(
                     f"{settings.max_request_pixels} that one request may have.",
                 )
             left_px -= pixels
-            answers.append(_predict(predictor, photograph, options))
+            answers.append(_answer(_read(predictor, photograph), work))
         except (PhotographError, RefusedRequestError) as refused:
             answers.append(RefusedRequestError(refused.status, refused.detail))
         except EngineError as error:
@@ -270,19 +267,21 @@ def _several(
     return answers
 
 
-def _predict(
-    predictor: Predictor, photograph: Photograph | RefusedRequestError, options: Options
-) -> Answer:
-    if isinstance(photograph, RefusedRequestError):
-        raise photograph
-    return predictor.predict(
-        photograph.data,
-        declared_type=photograph.declared_type,
+def _answer(read: ReadPhotograph, work: Work) -> Answer:
+    options = work.options
+    return work.predictor.answer(
+        read,
         operating_point=options.operating_point,
         explain=options.explain,
         explain_px=options.explain_px,
         explain_media=options.explain_media,
     )
+
+
+def _read(predictor: Predictor, photograph: Photograph | RefusedRequestError) -> ReadPhotograph:
+    if isinstance(photograph, RefusedRequestError):
+        raise photograph
+    return predictor.read(photograph.data, declared_type=photograph.declared_type)
 
 
 def _pixels(predictor: Predictor, photograph: Photograph | RefusedRequestError) -> int:

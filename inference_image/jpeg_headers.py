@@ -34,7 +34,11 @@ _AFTER_A_SCAN: Final = frozenset({_DHT, _EOI, _SOS, 0xDB, 0xDC, _DRI, *range(0xE
 _NEXT_MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _RESTARTS: Final = tuple(bytes((0xFF, marker)) for marker in range(0xD0, 0xD8))
 _RESTART: Final = re.compile(rb"\xff[\xd0-\xd7]")
-_MAX_FILL_BYTES: Final = 16
+# Before a marker there may be any number of FF (T.81 B.1.1.2), and some writers pad with others. A
+# decoder goes over them one by one, so that all together are bounded.
+_FILL: Final = re.compile(rb"\xff+(?=\xff)")
+_MAX_FILL_BYTES: Final = 65_536
+_MAX_OTHER_BYTES: Final = 16
 # Decoders look at segments one by one; a hostile file has millions of them.
 _MAX_SEGMENTS: Final = 1000
 # Each scan of a JPEG goes over the whole picture again, also an empty one of ten bytes. Cameras
@@ -289,7 +293,7 @@ def _segments(data: bytes, end: int, wanted: int) -> list[tuple[int, int]]:
     while position >= 0 and position + 4 <= end:
         marker = data[position + 1]
         if marker == 0xFF:
-            position += 1
+            position = _last_fill(data, position)
         elif marker in _BARE_MARKERS:
             position += 2
         else:
@@ -301,20 +305,27 @@ def _segments(data: bytes, end: int, wanted: int) -> list[tuple[int, int]]:
     return found
 
 
+def _last_fill(data: bytes, position: int) -> int:
+    """Where the last one of a row of FF is, from the first on."""
+    fill = _FILL.match(data, position)
+    return position if fill is None else fill.end()
+
+
 def _start(data: bytes) -> tuple[_Frame, int | None]:
     """The frame, and where the first scan begins; None where the file ends before it."""
     frame: _Frame | None = None
-    position, restart = 2, 0
+    position, restart, filled = 2, 0, 0
     for _ in range(_MAX_SEGMENTS):
-        # Some writers pad between segments, with FF or with other bytes.
         if data[position : position + 1] != b"\xff" or data[position + 1 : position + 2] == b"\xff":
-            end = position + _MAX_FILL_BYTES
-            while position < end and data.startswith(b"\xff\xff", position):
-                position += 1
             if position + 4 > len(data):
                 break
-            position = data.find(b"\xff", position, end + 1)
+            begun = position
+            position = data.find(b"\xff", position, position + _MAX_OTHER_BYTES + 1)
             if position < 0:
+                raise _damaged()
+            position = _last_fill(data, position)
+            filled += position - begun
+            if filled > _MAX_FILL_BYTES:
                 raise _damaged()
         if position + 4 > len(data):
             break

@@ -133,6 +133,28 @@ def test_a_few_bytes_before_the_end_are_no_damage() -> None:
     assert decode(data + bytes(1000))
 
 
+@pytest.mark.parametrize("count", [1, 16, 17, 1000, 30_000])
+def test_any_number_of_fill_bytes_may_stand_before_a_marker(count: int) -> None:
+    # T.81 B.1.1.2. Before each of two markers, and before the tables that are looked at later.
+    data = jpeg()
+    plain = np.asarray(decode(data).image)
+    for marker in (b"\xff\xc0", b"\xff\xc4", b"\xff\xdb"):
+        at = data.index(marker)
+        filled = data[:2] + b"\xff" * count + data[2:at] + b"\xff" * count + data[at:]
+        assert np.array_equal(np.asarray(decode(filled).image), plain)
+
+
+def test_fill_bytes_without_end_cost_no_time() -> None:
+    data = jpeg()
+    begun = time.process_time()
+    for count in (65_000, 70_000, 5_000_000):
+        with suppress(PhotographError):
+            decode(data[:2] + b"\xff" * count + data[2:])
+    assert time.process_time() - begun < 0.3
+    with pytest.raises(PhotographError):
+        decode(data[:2] + b"\xff" * 70_000 + data[2:])
+
+
 @given(
     seed=st.integers(0, 2**32 - 1),
     width=st.integers(1, 90),
