@@ -22,6 +22,15 @@ HoursOption = Annotated[
 PricesOption = Annotated[
     Path | None, typer.Option("--prices", help="A price file of your own, in the same form.")
 ]
+PriceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        metavar="ITEM=USD",
+        help="A price that you have read yourself, for --region: data-in=0.016, or with its size "
+        "or type, instance-hour:ml.m5.xlarge=0.23; may be repeated. The result names it.",
+    ),
+]
 AlarmsOption = Annotated[int, typer.Option(min=0, help="CloudWatch alarms.")]
 DashboardsOption = Annotated[int, typer.Option(min=0, help="CloudWatch dashboards.")]
 KeysOption = Annotated[int, typer.Option(min=0, help="KMS keys of your own.")]
@@ -87,6 +96,7 @@ def bench_cost(
     ] = None,
     without_data: WithoutDataOption = False,
     prices: PricesOption = None,
+    price: PriceOption = None,
 ) -> None:
     """A month of each measured deployment on both bases, and break-even between modes."""
     from decimal import Decimal
@@ -110,6 +120,7 @@ def bench_cost(
             image_gb=Decimal(str(image_gb)),
         ),
         prices_file=prices,
+        given=tuple(price or ()),
         provisioned=provisioned,
         storage_gb=storage_gb,
         ephemeral_mib=ephemeral_mib,
@@ -141,6 +152,7 @@ def bench_recommend(
     probe_every_minutes: ProbeOption = None,
     without_data: WithoutDataOption = False,
     prices: PricesOption = None,
+    price: PriceOption = None,
 ) -> None:
     """Rank measured deployments by cost, and print the row and the command of the best."""
     from dr_cli.costs import print_recommendation
@@ -161,6 +173,7 @@ def bench_recommend(
             probe_every_minutes=probe_every_minutes,
         ),
         prices_file=prices,
+        given=tuple(price or ()),
         data=not without_data,
     )
 
@@ -203,6 +216,7 @@ def bench_report(
         ),
     ] = None,
     prices: PricesOption = None,
+    price: PriceOption = None,
 ) -> None:
     """One page of recorded runs for people who were not there, with its figures as SVG and PNG."""
     from dr_cli.run_report import report_runs
@@ -215,4 +229,5 @@ def bench_report(
         hours=hours,
         region=region,
         prices_file=prices,
+        given=tuple(price or ()),
     )

@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,13 @@ from dr_experiments.deployment_cost import (
 from dr_experiments.measured import Measured, joined, only_fresh
 from dr_experiments.months import CONTAINER, ROUND_TRIP, Month, spread, usd_digits
 from dr_experiments.price_list import LISTED_ITEMS
-from dr_experiments.pricing import ITEM_DATA_IN, PriceTable, UnknownPriceError
+from dr_experiments.pricing import (
+    GIVEN,
+    ITEM_DATA_IN,
+    PriceTable,
+    PriceTableError,
+    UnknownPriceError,
+)
 from dr_experiments.recommend import (
     PLATFORM_WORDS,
     Option,
@@ -58,6 +65,7 @@ def print_costs(
     region: str,
     fixed: FixedPart,
     prices_file: Path | None,
+    given: Sequence[str] = (),
     provisioned: int = 0,
     storage_gb: float = 0,
     ephemeral_mib: int = FREE_EPHEMERAL_MIB,
@@ -70,9 +78,10 @@ def print_costs(
     if unknown:
         raise CommandError(f"--also is one of {', '.join(ON_INSTANCES)}; got {unknown[0]!r}")
     within = hours_per_month(hours)
+    prices = price_table(prices_file, given, region=region)
     month = Month(
         region=region,
-        prices=PriceTable.load(prices_file),
+        prices=prices,
         hours=within,
         fixed=fixed,
         data=data,
@@ -149,7 +158,8 @@ def print_costs(
         for words, names in assumed.items():
             typer.echo(f"- {words}: {', '.join(names)}")
         _print_curves(list(bills.values()), month)
-        for notice in (platform_notice(list(bills.values())), None if data else _WITHOUT_DATA):
+        notices = [platform_notice(list(bills.values())), given_prices(prices)]
+        for notice in (*notices, None if data else _WITHOUT_DATA):
             if notice:
                 typer.echo(f"\n{notice}")
     for line in missing:
@@ -169,6 +179,7 @@ def print_recommendation(
     min_sensitivity: float | None,
     fixed: FixedPart,
     prices_file: Path | None,
+    given: Sequence[str] = (),
     data: bool = True,
 ) -> None:
     """See `dr bench recommend --help`."""
@@ -180,10 +191,11 @@ def print_recommendation(
         min_sensitivity=min_sensitivity,
         data=data,
     )
+    prices = price_table(prices_file, given, region=region)
     ranking = recommend(
         read_runs(runs),
         wish=wish,
-        prices=PriceTable.load(prices_file),
+        prices=prices,
         qualities=read_qualities(MODEL_FOLDER),
         fixed=fixed,
     )
@@ -198,9 +210,34 @@ def print_recommendation(
     typer.echo(f"\n{words}")
     if not data:
         typer.echo(without_data(ranking))
+    notice = given_prices(prices)
+    if notice:
+        typer.echo(notice)
     row = ranking.choice.measured.row
     if row is not None:
         typer.echo(f"\nrow     {row_source(row)}\ndeploy  {deploy_command(row)}")
+
+
+def price_table(prices_file: Path | None, given: Sequence[str], *, region: str) -> PriceTable:
+    """The price file, the project's own by default, with the prices of `--price` before it.
+
+    Raises:
+        CommandError: a price of `--price` is none.
+        PriceTableError: as `PriceTable.load`.
+    """
+    table = PriceTable.load(prices_file)
+    try:
+        return table.with_given(given, region=region, on=datetime.now(UTC).date())
+    except PriceTableError as error:
+        raise CommandError(f"--price: {error}") from None
+
+
+def given_prices(prices: PriceTable) -> str | None:
+    """Which prices are of no file; None where all are."""
+    given = [
+        f"{row.name} {row.usd:f} {row.unit}" for row in prices.rows if row.source.startswith(GIVEN)
+    ]
+    return f"Given with --price, and not looked up: {', '.join(given)}." if given else None
 
 
 def read_runs(runs: Sequence[Path]) -> tuple[Measured, ...]:
@@ -335,7 +372,7 @@ def _sized(
 
 def _price_hint(words: str, region: str) -> str:
     """What helps where a price of the region is not known."""
-    ways = []
+    ways = ["give one that you have read yourself with --price"] if "no price for" in words else []
     if any(f"no price for {item}" in words for item in LISTED_ITEMS):
         command = f"dr bench prices --region {region} --refresh --write prices.toml"
         ways.append(

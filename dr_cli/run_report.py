@@ -8,11 +8,11 @@ import typer
 
 from dr_cli.amounts import hours_per_month
 from dr_cli.bench import PRICE_REGION
-from dr_cli.costs import records_file
+from dr_cli.costs import price_table, records_file
 from dr_cli.errors import CommandError
 from dr_experiments.languages import Words
 from dr_experiments.months import Month
-from dr_experiments.pricing import PriceTable, UnknownPriceError
+from dr_experiments.pricing import GIVEN, UnknownPriceError
 from dr_experiments.provenance import git_commit
 from dr_experiments.run_groups import group_records
 from dr_experiments.run_report import RunReport, Source, now, read_source, write_run_report
@@ -27,6 +27,7 @@ def report_runs(
     hours: str,
     region: str | None,
     prices_file: Path | None,
+    given: Sequence[str] = (),
 ) -> None:
     """See `dr bench report --help`."""
     if out.suffix.lower() not in {".html", ".htm"}:
@@ -35,12 +36,16 @@ def report_runs(
         raise CommandError(f"{out} is a folder; --out names the page to write")
     prices_of = PRICE_REGION if region is None else region
     month = Month(
-        region=prices_of, prices=PriceTable.load(prices_file), hours=hours_per_month(hours)
+        region=prices_of,
+        prices=price_table(prices_file, given, region=prices_of),
+        hours=hours_per_month(hours),
     )
     options = ["--language", language, "--requests-per-month", str(requests_per_month)]
     options += ["--hours", hours, "--region", prices_of]
     if prices_file:
         options += ["--prices", prices_file.name]
+    for text in given:
+        options += [GIVEN, text]
     # Folders by their last name only: what lies above may hold a person's.
     names = [_name(run) for run in runs]
     command = shlex.join(["dr", "bench", "report", *names, "--out", out.name, *options])
@@ -107,7 +112,8 @@ def _check_region(sources: Sequence[Source], month: Month, requests: int) -> Non
 def _without(region: str) -> str:
     return (
         f"ask AWS for its prices (dr bench prices --region {region} --refresh --write FILE), name "
-        f"a table with --prices, or leave out --region for those of {PRICE_REGION}"
+        "a table with --prices, give one that you have read with --price, or leave out --region "
+        f"for those of {PRICE_REGION}"
     )
 
 

@@ -17,7 +17,7 @@ Every amount here is an estimate from list prices: no free tier, discount, tax o
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_CEILING, Decimal
@@ -95,6 +95,8 @@ SECONDS_PER_HOUR: Final = Decimal(3600)
 # 365 days / 12; the figure that AWS's own calculator uses.
 HOURS_PER_MONTH: Final = Decimal(730)
 PRICES_FILE: Final = "dr_experiments/prices.toml"
+# How the source of a price begins that is of no file.
+GIVEN: Final = "--price"
 _AMOUNT: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?")
 # No unit of a cloud costs as much: a point was forgotten.
 _HIGHEST_USD: Final = Decimal(10**6)
@@ -177,6 +179,26 @@ class PriceTable:
             return cls(rows=_rows(content))
         except PriceTableError as error:
             raise PriceTableError(f"{name}: {error}") from None
+
+    def with_given(self, texts: Sequence[str], *, region: str, on: date) -> "PriceTable":
+        """The same with prices that somebody has read himself, in place of the table's own.
+
+        Args:
+            texts: `ITEM=USD`, or `ITEM:SKU=USD` where an item is sold by size, type or
+                architecture.
+            region: which they are of.
+            on: the day on which they were read.
+
+        Raises:
+            PriceTableError: a text is not of that form, its item is not known, or is given twice.
+        """
+        given = [_given(text, region=region, on=on) for text in texts]
+        names = [row.name for row in given]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise PriceTableError(f"two prices are given for {twice}")
+        kept = [row for row in self.rows if row.name not in names]
+        return PriceTable(rows=(*given, *kept))
 
     def find(
         self, item: str, *, region: str, sku: str | None = None, on: date | None = None
@@ -381,6 +403,26 @@ def _rows(content: bytes) -> tuple[Price, ...]:
                 f"two prices for {row.name} are dated {row.checked} (prices {before} and {number})"
             )
     return rows
+
+
+def _given(text: str, *, region: str, on: date) -> Price:
+    what, _, usd = text.partition("=")
+    item, colon, sku = what.partition(":")
+    if item not in ITEMS:
+        raise PriceTableError(
+            f"{text[:60]!r} is no price: ITEM=USD, or ITEM:SIZE=USD, with one of {', '.join(ITEMS)}"
+        )
+    if bool(sku) != (item in _WITH_SKU) or bool(colon) != bool(sku):
+        form = f"{item}:SIZE=USD" if item in _WITH_SKU else f"{item}=USD"
+        raise PriceTableError(f"{text[:60]!r} is not of the form {form}")
+    return Price(
+        item=item,
+        region=region,
+        sku=sku or None,
+        usd=_usd(usd, what),
+        source=f"{GIVEN} {text}",
+        checked=on,
+    )
 
 
 def _row(entry: Any, number: int) -> Price:

@@ -11,7 +11,9 @@ interval is optimistic; it says how well this run knows its own mean.
 
 Percentiles and ratios of means have bootstrap intervals (percentile method, Efron and Tibshirani,
 An Introduction to the Bootstrap, 1993, chapter 13), drawn with a fixed seed: the same values give
-the same interval.
+the same interval. Of a drawn sample a percentile needs two order statistics only, and those are
+drawn by themselves: order statistics of uniform numbers are beta distributed (David and Nagaraja,
+Order Statistics, 2003, section 2.3), and a uniform number picks a value of the data.
 """
 
 import math
@@ -143,13 +145,29 @@ def percentile(values: Sequence[float], percent: float) -> Interval:
     if data.ndim != 1 or data.size == 0 or not np.isfinite(data).all():
         raise ValueError("a percentile needs at least one value, all of them finite")
 
-    def of(sample: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.asarray(np.percentile(sample, percent, axis=axis, method="linear"))
-
     low = high = None
     if data.size > 1:
-        low, high = _bootstrap((data,), of, paired=False)
-    return Interval(value=float(of(data)), low=low, high=high, n=(int(data.size),))
+        tail = 50 * (1 - CONFIDENCE)
+        low, high = np.percentile(_drawn_percentiles(data, percent), [tail, 100 - tail]).tolist()
+    return Interval(
+        value=float(np.percentile(data, percent, method="linear")),
+        low=low,
+        high=high,
+        n=(int(data.size),),
+    )
+
+
+def _drawn_percentiles(data: np.ndarray, percent: float) -> np.ndarray:
+    """The percentile of each bootstrap sample, without the samples: n values take no longer."""
+    generator = np.random.default_rng(_BOOTSTRAP_SEED)
+    ascending, n = np.sort(data), data.size
+    # It lies between the order statistics `below` and `below + 1`, counted from 0.
+    share, below = math.modf((n - 1) * percent / 100)
+    lower = generator.beta(below + 1, n - below, BOOTSTRAP_DRAWS)
+    # Given that one, the next is the least of the n - below - 1 uniform numbers above it.
+    upper = lower + (1 - lower) * generator.beta(1, n - below - 1, BOOTSTRAP_DRAWS)
+    drawn = [ascending[np.minimum((n * place).astype(int), n - 1)] for place in (lower, upper)]
+    return np.asarray(drawn[0] + share * (drawn[1] - drawn[0]))
 
 
 def minimum_n(percent: float) -> int:

@@ -146,8 +146,10 @@ def test_a_reason_against_all_is_said_once_and_what_helps_is_named(
 
 
 def test_a_price_that_aws_is_not_asked_for_here_gets_no_such_advice() -> None:
+    own = " Or give one that you have read yourself with --price."
     for item in ("lambda-compute amd64", "alarm"):
-        assert _price_hint(f"no price for {item} in eu-west-3 (USD)", "eu-west-3") == ""
+        assert _price_hint(f"no price for {item} in eu-west-3 (USD)", "eu-west-3") == own
+    assert _price_hint("3 of 3 requests failed", "eu-west-3") == ""
     hint = _price_hint("no price for instance-hour ml.m5.xlarge in eu-west-3 (USD)", "eu-west-3")
     assert "dr bench prices --region eu-west-3 --refresh" in hint
     assert "--without-data" not in hint
@@ -217,6 +219,30 @@ def test_a_region_without_a_price_for_data_is_ranked_without_it_only_when_asked(
     # (66,147 + 700) x 20,000 bytes; both SageMaker rows and the instance move as much.
     assert f"{SERVERLESS} moves 1.25 GB a month, and no suitable configuration moves less" in text
     assert "the cheapest whatever a GB costs" in text
+
+
+def test_a_price_that_somebody_has_read_fills_the_gap_and_is_named(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(repository)
+    given = ("data-in=0.04", "data-out=0.5")
+    recommend(run, region="sa-east-1", given=given)
+    text = capsys.readouterr().out
+    # 0.080 USD of compute; 20,000 x (66,147 x 0.04 + 700 x 0.5) / 2**30 = 0.056 USD of data.
+    assert f"{SERVERLESS} is the cheapest of 3 suitable configurations: about 0.14 USD" in text
+    assert (
+        "Given with --price, and not looked up: data-in sa-east-1 0.04 USD per GB, "
+        "data-out sa-east-1 0.5 USD per GB." in text
+    )
+    print_costs(
+        [run], requests_per_month=20_000, hours="always", region="sa-east-1",
+        fixed=FixedPart(), prices_file=None, given=given,
+    )  # fmt: skip
+    assert "Given with --price, and not looked up: data-in sa-east-1 0.04 USD" in (
+        capsys.readouterr().out
+    )
+    with pytest.raises(CommandError, match=r"^--price: 'data=1' is no price"):
+        recommend(run, region="sa-east-1", given=("data=1",))
 
 
 def test_what_a_gb_may_cost_until_the_choice_is_another_is_said(

@@ -1,5 +1,6 @@
 """`dr bench report` over recorded runs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,21 @@ def test_a_page_is_made_where_something_has_a_price_or_nothing_is_a_deployment(
         assert "not a deployment of the matrix" in report(run, region).read_text("utf-8")
     with pytest.raises(CommandError, match="no price is known for moon"):
         report(run, "moon")
+
+
+def test_a_price_that_was_given_stands_in_the_table_of_prices_and_in_the_command(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "requests.jsonl"
+    write_jsonl(run, answered(SERVERLESS, [0.1, 0.2]))
+    out = tmp_path / "page.html"
+    given = ("data-in=0.0215", "data-out=0.0216")
+    report_runs([run], out=out, given=given, **(OPTIONS | {"region": "sa-east-1"}))  # type: ignore[arg-type]
+    page = out.read_text("utf-8")
+    assert "--region sa-east-1 --price data-in=0.0215 --price data-out=0.0216" in page
+    for text, amount in zip(given, ("0,0215", "0,0216"), strict=True):
+        assert re.search(rf"<td[^>]*>\s*--price {text}\s*</td>", page)
+        assert amount in page
 
 
 def test_what_two_files_hold_is_refused(tmp_path: Path) -> None:

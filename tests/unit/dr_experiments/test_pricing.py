@@ -245,3 +245,39 @@ def test_an_amount_is_the_decimal_that_was_written(tmp_path: Path, usd: str) -> 
     path = tmp_path / "prices.toml"
     path.write_text(ROW.replace("0.016", usd))
     assert PriceTable.load(path).find("data-in", region="us-east-1").usd == Decimal(usd)
+
+
+def test_a_given_price_takes_the_place_of_the_tables_own_in_its_region_alone() -> None:
+    day = date(2026, 11, 29)
+    table = PriceTable.load()
+    given = table.with_given(
+        ["data-in=0.5", "instance-hour:ml.m5.xlarge=2e-1"], region="us-east-1", on=day
+    )
+    row = given.find("data-in", region="us-east-1")
+    assert (row.usd, row.checked, row.source) == (Decimal("0.5"), day, "--price data-in=0.5")
+    hour = given.find("instance-hour", region="us-east-1", sku="ml.m5.xlarge")
+    assert hour.usd == Decimal("0.2")
+    for item, region in (("data-out", "us-east-1"), ("data-in", "eu-west-1")):
+        assert given.find(item, region=region) == table.find(item, region=region)
+    assert table.with_given([], region="us-east-1", on=day) == table
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["data=1"], "'data=1' is no price"),
+        ([""], "'' is no price"),
+        (["data-in:1=1"], "is not of the form data-in=USD"),
+        (["data-in:=1"], "is not of the form data-in=USD"),
+        (["data-in"], "data-in: usd must be a number"),
+        (["data-in=0,016"], "data-in: usd must be a number with a point"),
+        (["data-in=-1"], "usd must be above 0"),
+        (["data-in=nan"], "usd must be a number"),
+        (["instance-hour=1"], "is not of the form instance-hour:SIZE=USD"),
+        (["instance-hour:=1"], "is not of the form instance-hour:SIZE=USD"),
+        (["data-in=1", "data-in=2"], "two prices are given for data-in sa-east-1"),
+    ],
+)
+def test_a_given_price_that_is_none_is_refused(texts: list[str], said: str) -> None:
+    with pytest.raises(PriceTableError, match=said):
+        PriceTable.load().with_given(texts, region="sa-east-1", on=date(2026, 11, 29))
