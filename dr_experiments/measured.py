@@ -2,11 +2,10 @@
 
     >>> measured(read_jsonl(Path("out/bench/requests.jsonl")))
 
-Only answered, counted, warm requests have latencies here, those of a load only where there is no
-calm scenario; failures and cold starts are counted.
+Only answered, counted, warm requests have latencies here, and of those the ones of the calmest
+scenario that there is (`calmness`); failures and cold starts are counted.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -20,8 +19,10 @@ from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERL
 from stacks.matrix import MATRIX, STACK_PREFIX, Deployment
 
 _ANSWERED: Final = "ok"
+WARM: Final = "warm"
 _COLD: Final = "cold"
 _LOAD_PREFIXES: Final = ("load-", LOADGEN_PREFIX)
+_CALM, _AFTER_A_PAUSE, _LOAD = range(3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +52,12 @@ class Measured:
 def measured(records: Iterable[RequestRecord]) -> tuple[Measured, ...]:
     """One entry a configuration, in the order of the records; none for one without an answer.
 
+    Fresh containers of one run join what another measured warm: `init_s` and the counts are of
+    both.
+
     Raises:
-        ValueError: one name for two models or two platforms: its numbers would mean nothing.
+        ValueError: one name for two models, sizes or platforms, or for two series of warm requests:
+            its numbers would mean nothing.
     """
     by_name: dict[str, list[RequestRecord]] = {}
     for record in records:
@@ -65,30 +70,21 @@ def measured(records: Iterable[RequestRecord]) -> tuple[Measured, ...]:
 def joined(runs: Sequence[Sequence[RequestRecord]]) -> tuple[Measured, ...]:
     """Configurations of several runs, each measured warm in one of them.
 
-    Fresh containers of one run join what another run measured warm: `init_s` and the counts are of
-    both. A run of fresh containers may hold a few warm answers, each after a pause of minutes; they
-    are left out where another run measured the configuration warm.
+    Which run is in which file makes no difference.
 
     Raises:
-        ValueError: a configuration measured warm in two runs, with two models, sizes or platforms.
+        ValueError: a request that two runs hold; or as `measured`.
     """
-    steady = [{r.configuration for r in run if _warm(r) and r.scenario != _COLD} for run in runs]
-    kept: list[list[RequestRecord]] = []
-    for number, run in enumerate(runs):
-        elsewhere: set[str] = set().union(*steady[:number], *steady[number + 1 :])
-        kept.append(
-            [
-                record
-                for record in run
-                if not (_warm(record) and record.scenario == _COLD)
-                or record.configuration not in elsewhere
-            ]
-        )
-    times = Counter(name for run in kept for name in {r.configuration for r in run if _warm(r)})
-    twice = sorted(name for name, count in times.items() if count > 1)
-    if twice:
-        raise ValueError(f"{', '.join(twice)}: measured in two of the runs; name one of them")
-    return measured(record for run in kept for record in run)
+    seen: set[tuple[str, str, str, int]] = set()
+    for run in runs:
+        for record in run:
+            if record.key in seen:
+                raise ValueError(
+                    f"{record.configuration}: measured in two of the runs, which both hold "
+                    f"{record.key_words}; name one of them"
+                )
+        seen |= {record.key for record in run}
+    return measured(record for run in runs for record in run)
 
 
 def only_fresh(records: Iterable[RequestRecord]) -> dict[str, int]:
@@ -118,9 +114,12 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
     warm = [record for record in records if _warm(record)]
     if not warm:
         return None
-    # A load's times hold queues, which nobody is billed for: they count where nothing else was
-    # measured.
-    warm = [record for record in warm if not is_load(record.scenario)] or warm
+    calmest = min(calmness(record.scenario) for record in warm)
+    warm = [record for record in warm if calmness(record.scenario) == calmest]
+    series = sorted({(record.scenario, record.run_id) for record in warm})
+    if len(series) > 1:
+        both = " and ".join(f"{scenario} of run {run}" for scenario, run in series[:2])
+        raise ValueError(f"{name}: measured in two of the runs, {both}; name one of them")
     models = {record.model_sha256 for record in warm}
     if len(models) > 1:
         raise ValueError(f"{name} answered with {len(models)} models; measure one at a time")
@@ -164,6 +163,17 @@ def _warm(record: RequestRecord) -> bool:
         and record.fullLatency is not None
         and record.requestLatency is not None
     )
+
+
+def calmness(scenario: str) -> int:
+    """How well a scenario's warm answers tell what one costs; the lowest of those there are count.
+
+    A run of fresh containers may hold a few warm answers, each after a pause of minutes. A load's
+    times hold queues, which nobody is billed for.
+    """
+    if is_load(scenario):
+        return _LOAD
+    return _AFTER_A_PAUSE if scenario == _COLD else _CALM
 
 
 def is_load(scenario: str) -> bool:

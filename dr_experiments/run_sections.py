@@ -17,7 +17,7 @@ from dr_experiments import run_figures
 from dr_experiments.cold_start import COLD_PHASES
 from dr_experiments.deployment_cost import Bill
 from dr_experiments.languages import Words
-from dr_experiments.measured import Measured
+from dr_experiments.measured import WARM, Measured, calmness
 from dr_experiments.months import ROUND_TRIP, Month
 from dr_experiments.pricing import Price, UnknownPriceError
 from dr_experiments.run_groups import Group, interleaved
@@ -149,13 +149,20 @@ def prices_used(groups: Sequence[Group], *, month: Month, requests: int) -> list
 
 
 def _priced_groups(groups: Sequence[Group]) -> list[Group]:
-    """One group a configuration: a calm one where there is one, for a load's times hold queues."""
-    chosen: dict[tuple[str, str], Group] = {}
-    for group in sorted(groups, key=lambda g: g.is_load):
-        if group.warm_s and not group.is_offline:
-            key = (group.configuration, group.run_id if group.same_scenario else "")
-            chosen.setdefault(key, group)
-    return [group for group in groups if group in chosen.values()]
+    """Those of one scenario of each configuration: the calmest, and before others the warm one.
+
+    The choice must not depend on the page's language, in whose order the groups stand.
+    """
+    able = [group for group in groups if group.warm_s and not group.is_offline]
+    chosen: dict[str, tuple[int, bool, str]] = {}
+    for group in able:
+        rank = _rank(group)
+        chosen[group.configuration] = min(rank, chosen.get(group.configuration, rank))
+    return [group for group in able if _rank(group) == chosen[group.configuration]]
+
+
+def _rank(group: Group) -> tuple[int, bool, str]:
+    return calmness(group.scenario), group.scenario != WARM, group.scenario
 
 
 def _latency(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Section | None:

@@ -549,6 +549,28 @@ def test_fresh_containers_of_something_else_do_not_join(
         read_runs(runs_of_a_function(tmp_path, **fresh))
 
 
+def test_which_run_is_in_which_file_makes_no_difference(tmp_path: Path) -> None:
+    warm, cold = runs_of_a_function(tmp_path)
+    met = replace(
+        read_jsonl(cold)[0], index=3, cold=False, fullLatency=9.0, init_duration_ms=None, run_id="b"
+    )
+    write_jsonl(cold, [*(replace(one, run_id="b") for one in read_jsonl(cold)), met])
+    one = tmp_path / "one.jsonl"
+    write_jsonl(one, read_jsonl(warm) + read_jsonl(cold))
+    assert read_runs([one]) == read_runs([warm, cold])
+    assert read_runs([one])[0].round_trip.n == 3
+    # Two series of warm answers are two measurements, wherever they stand.
+    again = tmp_path / "again.jsonl"
+    write_jsonl(again, [replace(r, run_id="c", scenario="realtime") for r in read_jsonl(warm)])
+    write_jsonl(one, read_jsonl(warm) + read_jsonl(again))
+    for runs in ([one], [warm, again]):
+        with pytest.raises(
+            CommandError,
+            match=r"^my-function: measured in two of the runs, realtime of run c and warm of run ",
+        ):
+            read_runs(runs)
+
+
 def test_fresh_containers_alone_are_no_cost_and_were_answered(
     tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

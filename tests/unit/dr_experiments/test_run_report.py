@@ -132,6 +132,32 @@ def test_phases_of_a_cold_start_say_which_are_estimated(all_sections: tuple[Sect
     assert [picture.name for picture in found.pictures] == ["cold-start"]
 
 
+def test_costs_come_from_the_same_scenario_in_either_language() -> None:
+    # Where the labels would sort them otherwise: "real-time" and "warm", "quente" and "tempo real".
+    leftovers = answered(SERVERLESS, SLOW, scenario="cold", run_id="r3")
+    calm = [
+        *answered(SERVERLESS, SLOW, scenario="realtime", run_id="r1"),
+        *answered(SERVERLESS, FAST, run_id="r2"),
+    ]
+    for records, seconds in (
+        (calm + leftovers, FAST),
+        (calm[:5] + answered(SERVERLESS, FAST, scenario="cold", run_id="r3"), SLOW),
+        (leftovers + load(SERVERLESS, 8), SLOW),
+    ):
+        (expected,) = amounts(answered(SERVERLESS, seconds), "en")
+        assert amounts(records, "en") == [expected]
+        assert amounts(records, "pt-BR") == [
+            [text.translate(str.maketrans(".,", ",.")) for text in expected]
+        ]
+
+
+def amounts(records: list[RequestRecord], language: str) -> list[list[str]]:
+    """Numbers of the table of costs."""
+    found = sections(group_records(records), month=MONTH, requests=20_000, words=Words(language))
+    rows = section(found, "cost", language).tables[0].rows
+    return [[cell.text for cell in row if re.fullmatch(r"[\d.,]+", cell.text)] for row in rows]
+
+
 def test_configurations_stand_in_the_order_of_their_names_however_they_were_measured() -> None:
     sizes = [
         "dr-serverless-vgg19-1024",
