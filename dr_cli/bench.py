@@ -53,6 +53,7 @@ def bench_warm(
     requests_per_hour: float,
     seed: int,
     out: Path,
+    in_turn: bool = False,
 ) -> None:
     """See `dr bench warm --help`."""
     busy = machine_busy()
@@ -62,6 +63,8 @@ def bench_warm(
             "--function-url"
         )
     _each_once([*endpoints, *functions])
+    if in_turn and len([*endpoints, *functions]) < 2:
+        raise CommandError("--in-turn needs two endpoints or functions, or more")
     result_folder(out)
     if photograph:
         payload, words = read_photograph(photograph), "a photograph"
@@ -82,6 +85,7 @@ def bench_warm(
         what = " ".join([*endpoints, *(f"--function {name}" for name in functions)])
     prices_of = subject.region
     options = f"--requests {requests} --interval-s {interval_s:g} --region {prices_of}"
+    options += " --in-turn" if in_turn else ""
     options += " --crop" if crop else ""
     options += f" --max-side-px {max_side_px}" if max_side_px else ""
     plan = Plan(
@@ -100,6 +104,7 @@ def bench_warm(
         busy=busy,
         assumptions=subject.assumptions,
         seed=None if photograph else seed,
+        in_turn=in_turn,
     )
     console = make_console()
     try:
@@ -112,6 +117,11 @@ def bench_warm(
     console.print(results_table(results.rows, requests_per_hour=requests_per_hour, busy=busy))
     console.print(f"\nCSV   {results.csv}\npage  {results.report}", soft_wrap=True)
     if not any(row.round_trip for row in results.rows):
+        if any(row.cold for row in results.rows):
+            raise CommandError(
+                "every answer came from a fresh container, so that nothing warm was measured; the "
+                f"records are in {results.records}"
+            )
         raise CommandError(f"no request was answered; the reasons are in {results.records}")
 
 

@@ -62,6 +62,14 @@ def bench_warm(
     ] = 720,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn photograph.")] = 7,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out/bench"),
+    in_turn: Annotated[
+        bool,
+        typer.Option(
+            "--in-turn",
+            help="Ask the endpoints in turn, request by request, so that a report compares them in "
+            "pairs.",
+        ),
+    ] = False,
 ) -> None:
     """One uncounted request, then N at an interval: statistics, cost, CSV and a page."""
     from dr_cli.bench import bench_warm as run
@@ -80,6 +88,7 @@ def bench_warm(
         requests_per_hour=requests_per_hour,
         seed=seed,
         out=out,
+        in_turn=in_turn,
     )
 
 

@@ -3,7 +3,8 @@
 Shared by `dr bench warm` and `dr demo`.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ from dr_experiments.records import (
     write_study_csv,
 )
 from dr_experiments.report import Report, write_report
-from dr_experiments.scenarios import InterruptedScenario, warm
+from dr_experiments.scenarios import ScenarioResult, warm, warm_in_turn
 from dr_experiments.targets import Payload, Target
 
 RECORDS_FILE: Final = "requests.jsonl"
@@ -38,13 +39,16 @@ STUDY_FOLDER: Final = "csv"
 _STUDY_PREFIX: Final = "warm-up-"
 # Facts of the container are known to the platform only after it has answered.
 FactsOf = Callable[[str], ContainerFacts]
+# Told the name of a target, and how many of its requests are done.
+OnProgress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A warm experiment. `region` is whose prices are used.
 
-    `busy` is `machine_busy()` before anything was done, which would itself be load.
+    `busy` is `machine_busy()` before anything was done, which would itself be load. `in_turn` says
+    whether the targets are asked request by request, and not one series after the other.
     """
 
     title: str
@@ -62,6 +66,7 @@ class Plan:
     assumptions: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     seed: int | None = None
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +112,9 @@ def run_warm(
     *,
     out: Path,
     facts_of: FactsOf | None = None,
-    on_progress: Callable[[str, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Results:
-    """Measure each target in turn and write everything below `out`, which is made."""
+    """Measure every target and write everything below `out`, which is made."""
     import platform
 
     prices = PriceTable.load()
@@ -122,46 +127,31 @@ def run_warm(
     rows: list[ConfigurationAnalysis] = []
     study_folder = out / STUDY_FOLDER
     study_folder.mkdir(parents=True, exist_ok=True)
-    for target in targets:
-        name = target.describe().name
-        try:
-            with Journal(
-                out / RECORDS_FILE,
-                scenario="warm",
-                target=target.describe(),
-                interval_s=plan.interval_s,
-                context=context,
-            ) as journal:
-                result = warm(
-                    Client(target),
-                    plan.payload,
-                    requests=plan.requests,
-                    interval_s=plan.interval_s,
-                    on_request=_tell(on_progress, name),
-                    on_measured=journal,
+    series = _in_turn if plan.in_turn else _one_after_the_other
+    try:
+        for result in series(plan, targets, out=out, context=context, on_progress=on_progress):
+            name = result.target.name
+            of_target = records_of(result, context=context)
+            records += of_target
+            # Written after each target: an interrupted run keeps what it has measured.
+            write_csv(out / CSV_FILE, records)
+            write_study_csv(study_folder / f"{_STUDY_PREFIX}{_file_name(name)}.csv", of_target)
+            rows.append(
+                analyse(
+                    result,
+                    prices=prices,
+                    region=plan.region,
+                    requests_per_hour=plan.requests_per_hour,
+                    facts=facts_of(name) if facts_of else None,
                 )
-        except InterruptedScenario as interrupted:
-            # Raw records are kept; a page and tables are made of whole series only.
-            if interrupted.result.measurements:
-                records += records_of(interrupted.result, context=context)
-                write_jsonl(out / RECORDS_FILE, records)
-                write_csv(out / CSV_FILE, records)
-            raise
-        of_target = records_of(result, context=context)
-        records += of_target
-        # Written after each target: an interrupted run keeps what it has measured.
-        write_jsonl(out / RECORDS_FILE, records)
-        write_csv(out / CSV_FILE, records)
-        write_study_csv(study_folder / f"{_STUDY_PREFIX}{_file_name(name)}.csv", of_target)
-        rows.append(
-            analyse(
-                result,
-                prices=prices,
-                region=plan.region,
-                requests_per_hour=plan.requests_per_hour,
-                facts=facts_of(name) if facts_of else None,
             )
-        )
+    except KeyboardInterrupt:
+        # Raw records are kept; a page and tables are made of whole series only.
+        kept = read_kept(out)
+        if any(record.counted for record in kept):
+            write_csv(out / CSV_FILE, kept)
+        raise
+    write_jsonl(out / RECORDS_FILE, records)
     provenance = Provenance(
         run_id=context.run_id,
         created_at=created_at,
@@ -200,9 +190,61 @@ def run_warm(
     )
 
 
-def _tell(
-    on_progress: Callable[[str, int], None] | None, name: str
-) -> Callable[[int, Measurement], None]:
+def _one_after_the_other(
+    plan: Plan,
+    targets: Sequence[Target],
+    *,
+    out: Path,
+    context: RunContext,
+    on_progress: OnProgress | None,
+) -> Iterator[ScenarioResult]:
+    for target in targets:
+        with _journal(plan, target, out=out, context=context) as journal:
+            result = warm(
+                Client(target),
+                plan.payload,
+                requests=plan.requests,
+                interval_s=plan.interval_s,
+                on_request=_tell(on_progress, target.describe().name),
+                on_measured=journal,
+            )
+        yield result
+
+
+def _in_turn(
+    plan: Plan,
+    targets: Sequence[Target],
+    *,
+    out: Path,
+    context: RunContext,
+    on_progress: OnProgress | None,
+) -> Iterator[ScenarioResult]:
+    tell = [_tell(on_progress, target.describe().name) for target in targets]
+    with contextlib.ExitStack() as stack:
+        yield from warm_in_turn(
+            [Client(target) for target in targets],
+            plan.payload,
+            requests=plan.requests,
+            interval_s=plan.interval_s,
+            on_request=lambda place, number, measurement: tell[place](number, measurement),
+            on_measured=[
+                stack.enter_context(_journal(plan, target, out=out, context=context))
+                for target in targets
+            ],
+        )
+
+
+def _journal(plan: Plan, target: Target, *, out: Path, context: RunContext) -> Journal:
+    return Journal(
+        out / RECORDS_FILE,
+        scenario="warm",
+        target=target.describe(),
+        interval_s=plan.interval_s,
+        context=context,
+    )
+
+
+def _tell(on_progress: OnProgress | None, name: str) -> Callable[[int, Measurement], None]:
     def tell(number: int, _measurement: Measurement) -> None:
         if on_progress:
             on_progress(name, number)

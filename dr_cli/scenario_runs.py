@@ -51,6 +51,7 @@ from dr_experiments.scenarios import (
     InterruptedScenario,
     OnMeasured,
     ScenarioResult,
+    UnknownContainerError,
     cold,
     realtime,
 )
@@ -154,10 +155,13 @@ def bench_cold(
     # A process is ended between requests; nothing has to be waited for.
     gap = gap_s if gap_s is not None else 0 if model is not None else COLD_GAP_S
 
-    if model is None:
-        result = _run_one(where, sending, run, scenario="cold", interval_s=gap)
-    else:
-        result = _cold_process(where, sending, model, run, gap_s=gap)
+    try:
+        if model is None:
+            result = _run_one(where, sending, run, scenario="cold", interval_s=gap)
+        else:
+            result = _cold_process(where, sending, model, run, gap_s=gap)
+    except UnknownContainerError as error:
+        raise CommandError(str(error)) from None
     if len(result.cold) < requests:
         raise CommandError(
             f"{len(result.cold)} of {requests} requests met a fresh container; the others were "

@@ -46,7 +46,8 @@ class Measurement:
     `retries` counts further attempts and `throttles` the attempts that were refused for load;
     the latency is the last attempt's, `waited_s` the time over all of them with their pauses.
     `start_offset_s` counts from the first request of a scenario, and `intended_offset_s` is when
-    a schedule wanted it; `user` numbers the simulated user from 0.
+    a schedule wanted it; `user` numbers the simulated user from 0. `start_seen` is true where an
+    earlier request of a cold scenario met the same container, whatever that says of itself.
     """
 
     started_at: datetime
@@ -67,6 +68,7 @@ class Measurement:
     start_offset_s: float = 0.0
     intended_offset_s: float | None = None
     user: int | None = None
+    start_seen: bool = False
 
     @property
     def ok(self) -> bool:
@@ -107,6 +109,8 @@ class Measurement:
         """True where a fresh container answered: by its own count, or the platform's set-up."""
         if self.answer is None:
             return None
+        if self.start_seen:
+            return False
         first = self.answer["container"].get("requests_before") == 0
         return first or self.platform_ms.get("model_setup_ms", 0) > 0
 

@@ -20,7 +20,7 @@ from stacks.matrix import MATRIX, STACK_PREFIX, Deployment
 
 _ANSWERED: Final = "ok"
 WARM: Final = "warm"
-_COLD: Final = "cold"
+COLD: Final = "cold"
 _LOAD_PREFIXES: Final = ("load-", LOADGEN_PREFIX)
 _CALM, _AFTER_A_PAUSE, _LOAD = range(3)
 
@@ -173,7 +173,7 @@ def calmness(scenario: str) -> int:
     """
     if is_load(scenario):
         return _LOAD
-    return _AFTER_A_PAUSE if scenario == _COLD else _CALM
+    return _AFTER_A_PAUSE if scenario == COLD else _CALM
 
 
 def is_load(scenario: str) -> bool:

@@ -6,7 +6,7 @@ fresh container). They are closed loops (a slow answer delays the next request),
 latency and not capacity; `load` has those that measure capacity.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -70,6 +70,10 @@ class InterruptedScenario(KeyboardInterrupt):
         self.result = result
 
 
+class UnknownContainerError(ValueError):
+    """A cold start cannot be told from another answer; the text says why."""
+
+
 def warm(
     client: Client,
     payload: Payload,
@@ -93,6 +97,59 @@ def warm(
     on_measured(warm_up, False)
     return _paced(
         "warm", client, payload, requests, interval_s, on_request, on_measured, warm_up=warm_up
+    )
+
+
+def warm_in_turn(
+    clients: Sequence[Client],
+    payload: Payload,
+    *,
+    requests: int = WARM_REQUESTS,
+    interval_s: float = WARM_INTERVAL_S,
+    on_request: Callable[[int, int, Measurement], None] | None = None,
+    on_measured: Sequence[OnMeasured] = (),
+) -> tuple[ScenarioResult, ...]:
+    """The warm scenario at several targets at once: request i of each, then request i + 1 of each.
+
+    What disturbs a machine or a network for a while then meets all of them, so that they can be
+    compared request by request. Each round another target is the first one.
+
+    Args:
+        clients: one for each target.
+        requests: counted requests to each, >= 1.
+        interval_s: seconds between the starts of two rounds, >= 0.
+        on_request: called after each counted request with the number of the client from 0, and of
+            its request from 1.
+        on_measured: as in `warm`, one for each client.
+    """
+    _check(requests, interval_s)
+    told = on_measured or [lambda *_: None] * len(clients)
+    warm_ups = [client.measure(payload) for client in clients]
+    for note, warm_up in zip(told, warm_ups, strict=True):
+        note(warm_up, False)
+    found: list[list[Measurement]] = [[] for _ in clients]
+    clock = clients[0]
+    begin = clock.now()
+    places = range(len(clients))
+    for number in range(requests):
+        clock.wait_until(begin + number * interval_s)
+        first = number % len(clients)
+        for place in (*places[first:], *places[:first]):
+            offset = clock.now() - begin
+            measurement = replace(clients[place].measure(payload), start_offset_s=offset)
+            found[place].append(measurement)
+            told[place](measurement, True)
+            if on_request:
+                on_request(place, number + 1, measurement)
+    return tuple(
+        ScenarioResult(
+            scenario="warm",
+            target=client.describe(),
+            interval_s=interval_s,
+            warm_up=warm_up,
+            measurements=tuple(measurements),
+        )
+        for client, warm_up, measurements in zip(clients, warm_ups, found, strict=True)
     )
 
 
@@ -143,6 +200,9 @@ def cold(
 
     Returns:
         The result; its `cold` are the verified ones, and may be fewer than `requests`.
+
+    Raises:
+        UnknownContainerError: answers do not say which container gave them.
     """
     _check(requests, gap_s)
     if attempts < 1:
@@ -169,11 +229,11 @@ def cold(
                 client.wait_until(client.now() + gap_s)
                 offset = client.now() - begin
                 measurement = replace(client.measure(payload), start_offset_s=offset)
+                if measurement.ok:
+                    measurement = _told_apart(measurement, seen)
                 measurements.append(measurement)
                 on_measured(measurement, True)
-                fresh = bool(measurement.cold) and measurement.start_id not in seen
-                if measurement.start_id:
-                    seen.add(measurement.start_id)
+                fresh = bool(measurement.cold)
                 found += fresh
                 if on_request:
                     on_request(found, measurement)
@@ -185,6 +245,19 @@ def cold(
             # It would not become colder by asking again: each request keeps it warm.
             break
     return result()
+
+
+def _told_apart(measurement: Measurement, seen: set[str]) -> Measurement:
+    """The measurement, with whether its container answered before; `seen` gets its start id."""
+    start_id = measurement.start_id
+    if not start_id:
+        raise UnknownContainerError(
+            "its answers have no start_id (container), so that nobody can tell a fresh container "
+            "from one that has answered before"
+        )
+    met = start_id in seen
+    seen.add(start_id)
+    return replace(measurement, start_seen=met)
 
 
 def _paced(

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from dr_experiments.client import Client, Measurement
 from dr_experiments.records import RequestRecord, RunContext, records_of
-from dr_experiments.scenarios import ScenarioResult, cold, warm
+from dr_experiments.scenarios import ScenarioResult, UnknownContainerError, cold, warm
 from dr_experiments.sweep.plan import Settings
 from dr_experiments.sweep.runner import EntryError, Task
 from dr_experiments.targets import Payload
@@ -29,7 +29,8 @@ def measure_entry(
     """Records of all requests to one entry.
 
     Raises:
-        EntryError: the time to live is nearly over; what was measured is worth nothing alone.
+        EntryError: the time to live is nearly over, and what was measured is worth nothing alone;
+            or a fresh container cannot be told from another.
     """
     client = client or Client(task.deployed.target)
 
@@ -59,6 +60,8 @@ def measure_entry(
                 on_request=in_time,
             )
         )
+    except UnknownContainerError as error:
+        raise EntryError(str(error)) from None
     finally:
         client.close()
     # The line was written before the container answered; logs of AWS may still be on their way.

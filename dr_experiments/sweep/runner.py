@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 
 from dr_experiments.client import Measurement
 from dr_experiments.cold_start import ReadyLine
+from dr_experiments.measured import COLD
 from dr_experiments.records import RequestRecord, read_jsonl, write_csv, write_jsonl
 from dr_experiments.sweep import journal as journals
 from dr_experiments.sweep.journal import SHARED, Journal, Standing, State
@@ -193,12 +194,21 @@ class Run:
                 raise EntryError(_why_nothing(records))
             keep_records(row_file(self.folder, name), records)
             self._note_measured(name, attempt, records)
+            self._say_missing_starts(name, records)
         except EntryError as error:
             self._note(journals.FAILED, name=name, attempt=attempt, reason=str(error))
             self.on_step("failed", name)
         finally:
             self._remove(name)
         collect(self.folder, self.plan)
+
+    def _say_missing_starts(self, name: str, records: Sequence[RequestRecord]) -> None:
+        """Whoever asked for ten fresh containers must not take three for them."""
+        asked = [record for record in records if record.scenario == COLD]
+        fresh = sum(bool(record.cold) for record in asked)
+        wanted = self.plan.settings.cold_requests
+        if asked and fresh < wanted:
+            self.on_step(f"met only {fresh} of {wanted} fresh containers, too short a gap:", name)
 
     def _announce(self, name: str, *, ttl_s: float, reserve: Decimal) -> datetime:
         now = self.now()

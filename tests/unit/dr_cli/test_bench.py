@@ -1,5 +1,6 @@
 """What an interrupted measurement leaves, and says that it leaves."""
 
+import itertools
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
@@ -11,8 +12,9 @@ from dr_cli import bench
 from dr_cli.errors import CommandError
 from dr_cli.experiment import CSV_FILE, REPORT_FILE
 from dr_experiments.records import read_jsonl
+from dr_experiments.run_groups import group_records, interleaved
 from dr_experiments.targets import Payload, Reply, Target, TargetDescription
-from tests.unit.dr_experiments.fakes import FakeClock, FakeTarget
+from tests.unit.dr_experiments.fakes import FakeClock, FakeTarget, answer
 
 
 class Interrupted(FakeTarget):
@@ -78,6 +80,65 @@ def test_an_interrupted_measurement_says_what_was_kept(
     # What is said to be kept is there, and no page of an earlier run looks current.
     assert (str(out / CSV_FILE) in screen) == (out / CSV_FILE).exists()
     assert not (out / REPORT_FILE).exists()
+
+
+OPTIONS: dict[str, Any] = {
+    "url": None, "photograph": None, "interval_s": 0, "region": None, "requests_per_hour": 720,
+    "seed": 7,
+}  # fmt: skip
+
+
+def test_endpoints_that_are_asked_in_turn_are_compared_in_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["dr-serverless-mobilenet-1024", "dr-serverless-mobilenet-2048", "c"]
+    monkeypatch.setattr(
+        bench, "_deployed", lambda *_, **__: subject_of(*(target(FakeTarget, n) for n in names))
+    )
+    for in_turn in (True, False):
+        out = tmp_path / str(in_turn)
+        bench.bench_warm(names, requests=5, out=out, in_turn=in_turn, **OPTIONS)
+        records = read_jsonl(out / "requests.jsonl")
+        assert [record.index for record in records] == [*range(6)] * 3
+        groups = group_records(records)
+        pairs = [interleaved(a, b) for a, b in itertools.combinations(groups, 2)]
+        assert pairs == [in_turn] * 3
+        assert ("--in-turn" in (out / REPORT_FILE).read_text()) == in_turn
+    by_start = sorted(read_jsonl(tmp_path / "True" / "requests.jsonl"), key=lambda r: r.started_at)
+    # Nobody is always the first one: what comes first may find a colder machine.
+    firsts = [record.configuration for record in by_start if record.counted][::3]
+    assert firsts == [*names, *names[:2]]
+    with pytest.raises(CommandError, match="--in-turn needs two endpoints"):
+        bench.bench_warm(["a"], requests=1, out=tmp_path, in_turn=True, **OPTIONS)
+
+
+def test_interrupted_in_turn_it_keeps_the_requests_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subject = subject_of(target(FakeTarget, "a"), target(InterruptedLater, "b"))
+    monkeypatch.setattr(bench, "_deployed", lambda *_, **__: subject)
+    with pytest.raises(KeyboardInterrupt):
+        bench.bench_warm(["a", "b"], requests=4, out=tmp_path, in_turn=True, **OPTIONS)
+    assert "0 of 2 measured to the end, and " in capsys.readouterr().out
+    kept = [record.configuration for record in read_jsonl(tmp_path / "requests.jsonl")]
+    assert (kept.count("a"), kept.count("b")) == (4, 3)
+    assert (tmp_path / CSV_FILE).exists()
+
+
+def test_answers_of_fresh_containers_alone_are_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = target(FakeTarget, "a")
+    fresh.answers = repeat(answer(container={"start_id": "a", "requests_before": 0}))  # type: ignore[attr-defined]
+    monkeypatch.setattr(bench, "_deployed", lambda *_, **__: subject_of(fresh))
+    with pytest.raises(CommandError, match="every answer came from a fresh container"):
+        bench.bench_warm(["a"], requests=2, out=tmp_path, **OPTIONS)
+
+
+def subject_of(*targets: Target) -> bench._Subject:
+    return bench._Subject(
+        targets=targets, image=None, image_note="", local=True, region="us-east-1"
+    )
 
 
 def test_a_functions_url_is_measured_with_a_photograph_made_smaller(

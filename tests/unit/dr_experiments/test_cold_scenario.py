@@ -22,7 +22,7 @@ from dr_experiments.cold_start import (
     split_cold_start,
 )
 from dr_experiments.records import RunContext, records_of
-from dr_experiments.scenarios import cold, realtime
+from dr_experiments.scenarios import UnknownContainerError, cold, realtime
 from dr_experiments.targets import TargetError
 from tests.unit.dr_experiments.fakes import PAYLOAD, FakeClock, FakeTarget, answer
 
@@ -72,6 +72,23 @@ def test_it_ends_with_fewer_where_no_fresh_container_comes() -> None:
     result, target = run(answers, requests=5, gap_s=60, attempts=2)
     assert len(result.cold) == 1
     assert len(target.starts) == 3
+
+
+def test_a_container_that_always_says_it_is_fresh_is_one_container() -> None:
+    result, target = run(repeat(container("a", 0)), requests=3, gap_s=60, attempts=2)
+    assert [m.start_id for m in result.cold] == ["a"]
+    assert len(result.answered) == len(target.starts) - 1 == 2
+    records = records_of(result, context=CONTEXT)
+    assert [record.cold for record in records] == [True, False, False]
+
+
+@pytest.mark.parametrize("start_id", ["", None])
+def test_nothing_is_taken_for_a_fresh_container_that_does_not_say_which_it_is(
+    start_id: str | None,
+) -> None:
+    nameless = answer(container={"start_id": start_id, "requests_before": 0})
+    with pytest.raises(UnknownContainerError, match="have no start_id"):
+        run(repeat(nameless), requests=2, gap_s=0)
 
 
 def test_a_container_that_is_renewed_needs_no_gap() -> None:

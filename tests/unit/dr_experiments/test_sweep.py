@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from dr_experiments.records import read_jsonl
+from dr_experiments.records import RequestRecord, read_jsonl
 from dr_experiments.sweep import journal as journals
 from dr_experiments.sweep.journal import SHARED, Journal, JournalError
 from dr_experiments.sweep.plan import Entry, Plan, Settings, differences, make_plan
@@ -19,6 +20,7 @@ from dr_experiments.sweep.runner import (
     Limits,
     LockedError,
     SweepError,
+    Task,
     holding,
     watch,
 )
@@ -31,6 +33,7 @@ from tests.unit.dr_experiments.sweep_fakes import (
     Wall,
     a_run,
     journal_lines,
+    measure_with,
     small_plan,
 )
 
@@ -76,6 +79,30 @@ def test_a_sweep_measures_every_row_once_in_the_order_of_its_seed(tmp_path: Path
     a_run(tmp_path, cloud).carry_out()
     assert (tmp_path / "cloud" / "log").read_text().split("\n")[:-1] == log
     assert len(read_jsonl(tmp_path / "requests.jsonl")) == len(NAMES) * (REQUESTS + 1)
+
+
+def test_a_row_that_met_too_few_fresh_containers_is_kept_and_told(tmp_path: Path) -> None:
+    cloud, said = FileCloud(tmp_path / "cloud"), []
+    plan = make_plan(
+        [Entry(row=NAMES[0])],
+        Settings(place="local", requests=REQUESTS, cold_requests=4),
+        sweep_id="abc123",
+    )
+
+    def measure(task: Task) -> list[RequestRecord]:
+        records = measure_with(lambda: None)(task)
+        fresh = [True, True, False]
+        return records + [
+            replace(records[-1], scenario="cold", index=number, cold=cold)
+            for number, cold in enumerate(fresh, start=1)
+        ]
+
+    run = a_run(
+        tmp_path, cloud, plan=plan, measure=measure, on_step=lambda *words: said.append(words)
+    )
+    assert run.carry_out().finished
+    assert len(read_jsonl(tmp_path / "requests.jsonl")) == REQUESTS + 1 + 3
+    assert ("met only 2 of 4 fresh containers, too short a gap:", NAMES[0]) in said
 
 
 def test_the_order_is_drawn_from_the_seed_and_not_from_the_arguments() -> None:
