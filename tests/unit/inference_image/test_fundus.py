@@ -148,6 +148,21 @@ def judge(pixels: np.ndarray, gate: QualityGate | None = None) -> Any:
     return assess(circle, np.asarray(prepared), gate or QualityGate())
 
 
+@pytest.mark.parametrize(("share", "reasons"), [(0.1, ()), (0.2, ()), (0.4, ("too_dark",))])
+def test_a_black_box_is_noticed_once_it_covers_a_large_part_of_the_field(
+    share: float, reasons: tuple[str, ...]
+) -> None:
+    """docs/quality-gate.md says so: a smaller one passes."""
+    pixels = drawn_pixels(size_px=800).copy()
+    circle = find_circle(pixels)
+    half = (share * math.pi) ** 0.5 * circle.radius_px / 2
+    left, right = round(circle.x_px - half), round(circle.x_px + half)
+    top, bottom = round(circle.y_px - half), round(circle.y_px + half)
+    pixels[top:bottom, left:right] = 0
+    verdict = judge(pixels)
+    assert verdict.reasons == reasons
+
+
 def test_the_visible_fraction_is_that_of_geometry() -> None:
     circle = find_circle(frame(700, 972, 900))
     # Area of a disc beyond a chord at 700/900 of its radius.
