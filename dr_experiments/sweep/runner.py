@@ -231,7 +231,7 @@ class Run:
 
     def _reserve(self, entry: Entry) -> Decimal:
         return self.purse.reserve_usd(
-            entry, stands_s=self.limits.ttl_s, requests=self.plan.settings.most_requests
+            entry, stands_s=self.limits.ttl_s, requests=self.plan.settings.of(entry).most_requests
         )
 
     def _affordable(self, entry: Entry) -> bool:
