@@ -8,6 +8,7 @@ The order is drawn from the seed: a machine that warms up, or a region that is b
 evening, would otherwise favour the rows that happen to come first.
 """
 
+import contextlib
 import itertools
 import random
 import secrets
@@ -56,6 +57,19 @@ class Entry:
         differences = [] if self.runtime == RUNTIME_LITERT else [self.runtime]
         differences += [] if self.package is None else [self.package]
         return "+".join([self.row, *differences])
+
+    @classmethod
+    def named(cls, name: str, *, runtime: str | None = None) -> "Entry | None":
+        """The entry whose records have this name, and this `runtime` where it is known."""
+        label = name.rpartition("+")[2]
+        # A label may be a flavour's word: without a `runtime` the word is taken for the flavour.
+        for package in (None, label):
+            for flavour in RUNTIMES if runtime is None else (runtime,):
+                with contextlib.suppress(ValueError):
+                    entry = cls(row=name.partition("+")[0], runtime=flavour, package=package)
+                    if entry.name == name:
+                        return entry
+        return None
 
     @property
     def deployment(self) -> Deployment:

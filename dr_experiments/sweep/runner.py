@@ -34,6 +34,8 @@ from dr_experiments.targets import OUTCOME_OK, Target
 JOURNAL_FILE: Final = "journal.jsonl"
 LOCK_FILE: Final = "sweep.lock"
 ROWS_FOLDER: Final = "rows"
+# A folder for each label, with the packages by the names that the rows have for them.
+PACKAGES_FOLDER: Final = "packages"
 RECORDS_FILE: Final = "requests.jsonl"
 CSV_FILE: Final = "requests.csv"
 SWEEP: Final = "sweep"
