@@ -354,7 +354,9 @@ def bench_sweep(
     interval_s: Annotated[
         float, typer.Option(min=0, callback=finite, help="Seconds between their starts.")
     ] = 5.0,
-    cold_requests: Annotated[int, typer.Option(min=0, help="Fresh containers of each row.")] = 10,
+    cold_requests: Annotated[
+        int, typer.Option(min=0, help="Fresh containers of each row; an instance has none.")
+    ] = 10,
     cold_gap_s: Annotated[
         float, typer.Option(min=0, callback=finite, help="Seconds of silence before each of them.")
     ] = 900.0,

@@ -190,8 +190,11 @@ def bench_prices(
     prices: PricesOption = None,
 ) -> None:
     """Show the price table of a region, or renew it from AWS's price list."""
+    from dr_cli.errors import CommandError
     from dr_cli.prices import refresh_prices, show_prices
 
+    if write is not None and not refresh:
+        raise CommandError("--write takes what --refresh finds; give both, or neither")
     if refresh:
         refresh_prices(region=region, write=write, prices_file=prices)
     else:

@@ -1,5 +1,6 @@
 """`dr bench cost` and `dr bench recommend`: what measured deployments cost, and which to take."""
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ from dr_experiments.recommend import (
     Quality,
     Wish,
     deploy_command,
+    deployment_of,
     explain,
     platform_notice,
     recommend,
@@ -46,7 +48,10 @@ from dr_experiments.recommend import (
 )
 from dr_experiments.records import read_jsonl
 from dr_experiments.study_tables import markdown_table
+from dr_experiments.sweep.plan import Entry
+from dr_experiments.sweep.runner import PACKAGES_FOLDER
 from inference_image.contract import SERVING_MODE_REALTIME
+from inference_image.model_spec import MODEL_JSON, file_sha256
 
 RECORDS_FILE: Final = "requests.jsonl"
 # Modes whose work runs on the instances of a real-time row.
@@ -54,6 +59,8 @@ ON_INSTANCES: Final = (MODE_ASYNC, MODE_BATCH)
 MODEL_FOLDER: Final = Path("model_artifacts")
 _CURVE: Final = tuple(10**power for power in range(2, 9))
 _DASH: Final = "-"
+# Stands in a command where only a person knows the folder.
+_ANY_FOLDER: Final = "FOLDER"
 _WITHOUT_DATA: Final = "The charge for data in and out is not counted (--without-data)."
 
 
@@ -197,6 +204,9 @@ def print_recommendation(
         wish=wish,
         prices=prices,
         qualities=read_qualities(MODEL_FOLDER),
+        no_qualities=None
+        if MODEL_FOLDER.is_dir()
+        else f"./{MODEL_FOLDER} was looked for, and is not there",
         fixed=fixed,
     )
     head = (
@@ -213,9 +223,7 @@ def print_recommendation(
     notice = given_prices(prices)
     if notice:
         typer.echo(notice)
-    row = ranking.choice.measured.row
-    if row is not None:
-        typer.echo(f"\nrow     {row_source(row)}\ndeploy  {deploy_command(row)}")
+    typer.echo(f"\n{_how_to_deploy(ranking.choice.measured, runs, region=region)}")
 
 
 def price_table(prices_file: Path | None, given: Sequence[str], *, region: str) -> PriceTable:
@@ -275,33 +283,80 @@ def records_file(run: Path) -> Path:
     return path
 
 
-def read_qualities(folder: Path) -> dict[str, Quality]:
-    """Sensitivity at the default operating point of each package of `folder`, by model id.
+def read_qualities(folder: Path) -> tuple[Quality, ...]:
+    """Sensitivity at the default operating point of each package of `folder` whose card has it.
 
     Raises:
         CommandError: a `model.json` that is not JSON or not of a package's form.
     """
-    qualities = {}
-    for path in sorted(folder.glob("*/model.json")):
+    qualities = []
+    for path in sorted(folder.glob(f"*/{MODEL_JSON}")):
         try:
-            qualities.update(_quality(json.loads(path.read_text("utf-8"))))
+            content = path.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+            qualities += _quality(json.loads(content.decode("utf-8")), digest)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise CommandError(f"{path} does not describe a model package") from None
-    return qualities
+    return tuple(qualities)
 
 
-def _quality(model: dict[str, Any]) -> dict[str, Quality]:
+def _quality(model: dict[str, Any], digest: str) -> list[Quality]:
     metrics = model.get("metrics") or {}
     point = (metrics.get("operating_points") or {}).get(model.get("default_operating_point"))
     if not point or "sensitivity" not in point:
-        return {}
-    return {
-        model["id"]: Quality(
+        return []
+    return [
+        Quality(
+            model_id=model["id"],
+            model_sha256=digest,
             sensitivity=float(point["sensitivity"]["value"]),
             low=float(point["sensitivity"]["low"]),
             data=str(metrics.get("data", "not stated")),
         )
-    }
+    ]
+
+
+def _how_to_deploy(one: Measured, runs: Sequence[Path], *, region: str) -> str:
+    """Row and command of what was measured, or what keeps it from having them."""
+    entry = deployment_of(one)
+    if entry is None:
+        return (
+            f"{one.name} is no row of the deployment matrix (stacks/matrix.py): there is no row "
+            "and no command to print."
+        )
+    root, known = _model_root(entry, one, runs)
+    command = deploy_command(entry, region=region, model_root=root)
+    lines = [f"row     {row_source(entry.deployment)}", f"deploy  {command}"]
+    if not known:
+        digest = f", SHA-256 of its {MODEL_JSON} {one.model_sha256}" if one.model_sha256 else ""
+        lines.append(
+            f"\n{_ANY_FOLDER} has to hold, under the name {entry.deployment.package}, the package "
+            f"that was measured ({one.model_id or 'its id is not recorded'}{digest})."
+        )
+    return "\n".join(lines)
+
+
+def _model_root(entry: Entry, one: Measured, runs: Sequence[Path]) -> tuple[str | None, bool]:
+    """Folder for the context `model-root`, None for the app's own; and whether it is known."""
+    package = entry.deployment.package
+    own = _digest(MODEL_FOLDER / package)
+    if entry.package is None and (own is None or one.model_sha256 is None):
+        return None, True
+    if own is not None and own == one.model_sha256:
+        return None, True
+    # A sweep's folder has the packages that were named for it.
+    for run in runs if entry.package is not None else ():
+        folder = (run if run.is_dir() else run.parent) / PACKAGES_FOLDER / str(entry.package)
+        found = _digest(folder / package)
+        if found is not None and found == (one.model_sha256 or found):
+            return str(folder), True
+    return _ANY_FOLDER, False
+
+
+def _digest(package: Path) -> str | None:
+    """The digest that names a package; None where there is none."""
+    path = package / MODEL_JSON
+    return file_sha256(path) if path.is_file() else None
 
 
 def _check_options(

@@ -18,12 +18,21 @@ def show_prices(*, region: str, prices_file: Path | None) -> None:
         raise CommandError(
             f"no price is known for {region}; ask AWS's price list with --refresh --write FILE"
         )
+    # Addresses are longer than a line of a terminal: a column holds their numbers.
+    sources = {source: n for n, source in enumerate(dict.fromkeys(r.source for r in rows), start=1)}
     typer.echo(
         markdown_table(
-            ("item", "sku", "USD", "unit", "checked"),
-            [(r.item, r.sku or "-", f"{r.usd:f}", r.unit, r.checked.isoformat()) for r in rows],
+            ("item", "sku", "USD", "unit", "checked", "source"),
+            [
+                (r.item, r.sku or "-", f"{r.usd:f}", r.unit, r.checked.isoformat(),
+                 f"[{sources[r.source]}]")
+                for r in rows
+            ],
         )
-    )
+    )  # fmt: skip
+    typer.echo("\nsources\n")
+    for source, number in sources.items():
+        typer.echo(f"[{number}] {source}")
 
 
 def refresh_prices(*, region: str, write: Path | None, prices_file: Path | None) -> None:
@@ -48,7 +57,7 @@ def refresh_prices(*, region: str, write: Path | None, prices_file: Path | None)
     if wanted or not write.exists():
         own = resources.files("dr_experiments").joinpath("prices.toml")
         # What begins a new file is the one that was loaded above.
-        start = "" if write.exists() else (prices_file or own).read_text("utf-8")
+        start = "" if write.exists() else (prices_file or own).read_text("utf-8-sig")
         append_rows(write, wanted, start=start)
     unchanged = len(listed.rows) - len(wanted)
     typer.echo(f"{len(wanted)} rows appended to {write}, {unchanged} unchanged")

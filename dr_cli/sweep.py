@@ -137,7 +137,7 @@ def bench_sweep(asked: Asked) -> None:
             plan=plan,
             deployer=deployer,
             measure=lambda task: measure_entry(
-                task, settings=plan.settings, payload=payload, git_commit=commit
+                task, settings=plan.settings.of(task.entry), payload=payload, git_commit=commit
             ),
             purse=purse,
             limits=_limits(asked),
@@ -148,6 +148,8 @@ def bench_sweep(asked: Asked) -> None:
             # Before the watcher looks for it.
             Journal(out / JOURNAL_FILE).append(PLANNED, plan=plan.document())
         _start_watcher(out)
+        if notice := _without_cold_starts(plan):
+            console.print(notice, soft_wrap=True)
         state = run.carry_out()
         records = collect(out, plan)
     if busy:
@@ -218,10 +220,10 @@ def _check(asked: Asked, plan: Plan) -> None:
         raise CommandError(f"--on must be one of {', '.join(PLACES)}; got {asked.place!r}")
     if asked.place == PLACE_AWS and asked.spending_limit_usd is None:
         raise CommandError("a sweep on AWS needs --spending-limit-usd")
-    settings = plan.settings
-    if settings.least_s >= 60 * asked.ttl_minutes:
+    least_s = max(plan.settings.of(entry).least_s for entry in plan.entries)
+    if least_s >= 60 * asked.ttl_minutes:
         raise CommandError(
-            f"one row takes at least {settings.least_s / 60:.0f} minutes and may stand "
+            f"one row takes at least {least_s / 60:.0f} minutes and may stand "
             f"{asked.ttl_minutes:g} (--ttl-minutes); use a longer time or fewer requests"
         )
     if asked.place == PLACE_LOCAL:
@@ -236,16 +238,10 @@ def _check_local(asked: Asked, plan: Plan) -> None:
             f"{', '.join(functions)}: the local AWS runs SageMaker endpoints and no functions"
         )
     gap_s = settings.cold_gap_s - settings.interval_s
-    if settings.cold_requests and gap_s < 2 * _IDLE_MARGIN_S:
+    if _meets_fresh_containers(plan) and gap_s < 2 * _IDLE_MARGIN_S:
         raise CommandError(
             f"here --cold-gap-s must be at least {2 * _IDLE_MARGIN_S:g} s longer than "
             "--interval-s: in between, a container that is not used is stopped"
-        )
-    instances = [e.name for e in plan.entries if e.deployment.mode == Mode.REALTIME]
-    if settings.cold_requests and instances:
-        raise CommandError(
-            f"{', '.join(instances)}: an instance is always on and has no cold start; measure "
-            "such rows with --cold-requests 0"
         )
     if RUNTIME_TENSORFLOW in asked.runtimes and asked.tensorflow_python is None:
         raise CommandError(
@@ -259,6 +255,21 @@ def _check_local(asked: Asked, plan: Plan) -> None:
             "--runtime tensorflow needs nginx, which its containers start and which is not "
             "installed here; install it, or run make nginx and put .nginx/bin on the PATH"
         )
+
+
+def _meets_fresh_containers(plan: Plan) -> bool:
+    return any(plan.settings.of(entry).cold_requests for entry in plan.entries)
+
+
+def _without_cold_starts(plan: Plan) -> str | None:
+    """Which entries are measured otherwise than was asked for, and why; None where none is."""
+    names = [e.name for e in plan.entries if plan.settings.of(e) != plan.settings]
+    if not names:
+        return None
+    return (
+        f"an instance is always on, so that --cold-requests does not apply to "
+        f"{', '.join(sorted(names))}: warm requests only"
+    )
 
 
 def _payload(asked: Asked) -> Payload:
@@ -304,7 +315,7 @@ def _place_and_purse(out: Path, plan: Plan) -> tuple[Deployer, Purse]:
             python={r: Path(p) for r, p in facts["python"].items() if r in wanted},
             # Half-way between the gap of warm requests and that of cold ones.
             idle_timeout_s=(settings.interval_s + settings.cold_gap_s) / 2
-            if settings.cold_requests
+            if _meets_fresh_containers(plan)
             else settings.interval_s + 60,
         )
         return local, FreePurse()

@@ -19,7 +19,7 @@ from dr_cli.errors import CommandError
 from dr_cli.packages import require_files, spec_of
 from dr_experiments.image_digest import resolve_digest
 from dr_experiments.sweep.plan import Entry, Plan
-from dr_experiments.sweep.runner import Deployed, EntryError, SweepError
+from dr_experiments.sweep.runner import PACKAGES_FOLDER, Deployed, EntryError, SweepError
 from dr_experiments.targets import (
     SageMakerTarget,
     Target,
@@ -84,7 +84,7 @@ def variants_of(plan: Plan, *, folder: Path) -> dict[tuple[str, str | None], Var
             stage=f"s{plan.sweep_id}{number}",
             runtime=runtime,
             package=label or None,
-            model_root=folder / "packages" / label if label else MODEL_ROOT,
+            model_root=folder / PACKAGES_FOLDER / label if label else MODEL_ROOT,
             models=tuple(sorted({entry.deployment.model for entry in entries})),
             modes=tuple(sorted({entry.deployment.mode.value for entry in entries})),
         )

@@ -31,6 +31,8 @@ class Measured:
 
     `platform` is one of `targets.PLATFORMS`, or None where the records do not say it. `init_s` is
     the mean init phase that Lambda reported of its starts, None where it reported none.
+    `model_sha256` and `runtime` are the package's digest and the container flavour, None where the
+    records do not have them.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Measured:
     bytes_out: float
     platform: str | None = None
     init_s: float | None = None
+    model_sha256: str | None = None
+    runtime: str | None = None
 
 
 def measured(records: Iterable[RequestRecord]) -> tuple[Measured, ...]:
@@ -151,6 +155,8 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
         bytes_out=sum(record.bytes_out or 0 for record in warm) / len(warm),
         platform=platform_of(records),
         init_s=fmean(inits) if inits else None,
+        model_sha256=warm[0].model_sha256,
+        runtime=warm[0].runtime,
     )
 
 

@@ -165,7 +165,7 @@ def append_rows(path: Path, rows: Sequence[Price], *, start: str) -> None:
     Raises:
         PriceTableError: it would contradict itself, such as two prices of one day.
     """
-    before = path.read_text("utf-8") if path.exists() else start
+    before = path.read_text("utf-8-sig") if path.exists() else start
     text = before.rstrip("\n") + "\n" + "".join(_toml(row) for row in rows)
     PriceTable.parse(text.encode(), name=str(path))
     partial = path.with_name(f".{path.name}.part")

@@ -383,7 +383,7 @@ def _not_negative(name: str, value: float | Decimal) -> Decimal:
 
 def _rows(content: bytes) -> tuple[Price, ...]:
     try:
-        document = tomllib.loads(content.decode("utf-8"))
+        document = tomllib.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise PriceTableError("it is not UTF-8 text") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:

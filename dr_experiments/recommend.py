@@ -9,7 +9,8 @@ time in the container; the client's round trip is given beside it. What was meas
 on AWS is ranked, and `explain` says what that is worth.
 """
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -19,7 +20,9 @@ from dr_experiments.measured import Measured
 from dr_experiments.months import CONTAINER, ROUND_TRIP, Month, in_usd
 from dr_experiments.pricing import HOURS_PER_MONTH, PriceTable, UnknownPriceError
 from dr_experiments.statistics import minimum_n
+from dr_experiments.sweep.plan import Entry
 from dr_experiments.targets import PLATFORM_AWS, PLATFORM_LOCAL_AWS
+from inference_image.contract import RUNTIME_LITERT, RUNTIMES
 from stacks.matrix import Deployment
 
 # What the records say of where they were measured, for a table of a terminal.
@@ -28,6 +31,7 @@ PLATFORM_WORDS: Final = {
     PLATFORM_LOCAL_AWS: "local AWS",
     None: "not recorded",
 }
+_UNKNOWN: Final = "the sensitivity of its model is not known"
 _ELSEWHERE: Final = {
     PLATFORM_LOCAL_AWS: "measured on the local AWS: the times, and the costs from them, are those "
     "of that machine and not of AWS, so that this ranks candidates to be measured on AWS",
@@ -58,8 +62,13 @@ class Wish:
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """Sensitivity of a model for referable DR with its 95 % interval, and on which data."""
+    """Sensitivity of a model for referable DR with its 95 % interval, and on which data.
 
+    `model_sha256` is the digest of the package that it was found out of: one id may name several.
+    """
+
+    model_id: str
+    model_sha256: str
     sensitivity: float
     low: float
     data: str
@@ -70,6 +79,7 @@ class Option:
     """A configuration with its costs (USD per month) and the reasons against it.
 
     `data_gb` is what it is charged for in a month, in and out, whether that is in `usd` or not.
+    `remark` says why there is no `quality`, or on which assumption it is this model's.
     """
 
     measured: Measured
@@ -77,6 +87,7 @@ class Option:
     usd_round_trip: Decimal | None
     data_gb: Decimal
     quality: Quality | None
+    remark: str | None
     against: tuple[str, ...]
     on_front: bool = False
 
@@ -98,12 +109,20 @@ def recommend(
     *,
     wish: Wish,
     prices: PriceTable,
-    qualities: Mapping[str, Quality],
+    qualities: Sequence[Quality],
+    no_qualities: str | None = None,
     fixed: FixedPart | None = None,
 ) -> Ranking:
-    """Rank what was measured. `qualities` is by model id."""
+    """Rank what was measured; `no_qualities` says why there are none at all, where it is known."""
     options = [
-        _option(one, wish=wish, prices=prices, qualities=qualities, fixed=fixed) for one in found
+        _option(
+            one,
+            wish=wish,
+            prices=prices,
+            quality=_quality_of(one, qualities, no_qualities=no_qualities),
+            fixed=fixed,
+        )
+        for one in found
     ]
     priced = [option for option in options if option.usd is not None]
     marked = [
@@ -147,6 +166,8 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
             f"Its model's sensitivity for referable DR is {choice.quality.sensitivity:.3f} (lower "
             f"bound {choice.quality.low:.3f}; data: {choice.quality.data})."
         )
+    if choice.remark:
+        text.append(f"{choice.remark[0].upper()}{choice.remark[1:]}.")
     faster = [
         (option.usd, option.measured)
         for option in ranking.suitable[1:]
@@ -237,9 +258,30 @@ def row_source(row: Deployment) -> str:
     )
 
 
-def deploy_command(row: Deployment) -> str:
-    """What deploys the row and nothing else."""
-    return f"npx cdk deploy {row.stack_id} -c modes={row.mode.value} -c models={row.model}"
+def deployment_of(one: Measured) -> Entry | None:
+    """What to deploy to have what was measured; None where it is no row of the matrix."""
+    if one.row is None:
+        return Entry.named(one.name, runtime=one.runtime)
+    runtime = one.runtime if one.runtime in RUNTIMES else RUNTIME_LITERT
+    return Entry(row=one.row.stack_id, runtime=runtime)
+
+
+def deploy_command(entry: Entry, *, region: str, model_root: str | None = None) -> str:
+    """What deploys the entry, and nothing else but what it shares, to `region`.
+
+    Args:
+        model_root: folder that holds its package by the row's name for it; None for the app's own.
+    """
+    row = entry.deployment
+    context = {"modes": row.mode.value, "models": row.model}
+    if entry.runtime != RUNTIME_LITERT:
+        context["runtime"] = entry.runtime
+    if model_root is not None:
+        context["model-root"] = model_root
+    # The app takes its region from the CDK command line: this variable goes before any profile.
+    words = [f"AWS_REGION={region}", "npx", "cdk", "deploy", row.stack_id]
+    words += [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
+    return shlex.join(words)
 
 
 def _option(
@@ -247,7 +289,7 @@ def _option(
     *,
     wish: Wish,
     prices: PriceTable,
-    qualities: Mapping[str, Quality],
+    quality: tuple[Quality | None, str | None],
     fixed: FixedPart | None,
 ) -> Option:
     against = []
@@ -264,22 +306,47 @@ def _option(
         against.append(f"p99 {one.p99.value:.3f} s is above {wish.p99_s:g} s")
     if one.failed:
         against.append(f"{one.failed} of {one.requests} requests failed")
-    quality = qualities.get(one.model_id or "")
+    known, remark = quality
     if wish.min_sensitivity is not None:
-        if quality is None:
-            against.append("the sensitivity of its model is not known")
-        elif quality.low < wish.min_sensitivity:
+        if known is None:
+            against.append(remark or _UNKNOWN)
+        elif known.low < wish.min_sensitivity:
             against.append(
-                f"lower bound of the sensitivity {quality.low:.3f} is below "
-                f"{wish.min_sensitivity:g}"
+                f"lower bound of the sensitivity {known.low:.3f} is below {wish.min_sensitivity:g}"
             )
     return Option(
         measured=one,
         usd=usd,
         usd_round_trip=usd_round_trip,
         data_gb=month.data_gb(one, wish.requests_per_month),
-        quality=quality,
+        quality=known,
+        remark=remark,
         against=tuple(against),
+    )
+
+
+def _quality_of(
+    one: Measured, qualities: Sequence[Quality], *, no_qualities: str | None
+) -> tuple[Quality | None, str | None]:
+    """The quality of the very package that answered, and a remark (see `Option`)."""
+    named = [quality for quality in qualities if quality.model_id == one.model_id]
+    if not named:
+        return None, f"{_UNKNOWN} ({no_qualities})" if no_qualities else _UNKNOWN
+    if one.model_sha256 is not None:
+        same = [quality for quality in named if quality.model_sha256 == one.model_sha256]
+        if same:
+            return same[0], None
+        return None, (
+            f"its model is another {one.model_id} than the one whose sensitivity is known"
+        )
+    if len(named) > 1:
+        return None, (
+            f"its records do not have the model's digest, and there are {len(named)} packages of "
+            f"the id {one.model_id}"
+        )
+    return named[0], (
+        f"its records do not have the model's digest: it is taken for the {one.model_id} whose "
+        "sensitivity is known"
     )
 
 

@@ -8,15 +8,16 @@ The order is drawn from the seed: a machine that warms up, or a region that is b
 evening, would otherwise favour the rows that happen to come first.
 """
 
+import contextlib
 import itertools
 import random
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from inference_image.contract import RUNTIME_LITERT, RUNTIMES
-from stacks.matrix import MATRIX, Deployment
+from stacks.matrix import MATRIX, Deployment, Mode
 
 PLACE_LOCAL: Final = "local"
 PLACE_AWS: Final = "aws"
@@ -57,10 +58,28 @@ class Entry:
         differences += [] if self.package is None else [self.package]
         return "+".join([self.row, *differences])
 
+    @classmethod
+    def named(cls, name: str, *, runtime: str | None = None) -> "Entry | None":
+        """The entry whose records have this name, and this `runtime` where it is known."""
+        label = name.rpartition("+")[2]
+        # A label may be a flavour's word: without a `runtime` the word is taken for the flavour.
+        for package in (None, label):
+            for flavour in RUNTIMES if runtime is None else (runtime,):
+                with contextlib.suppress(ValueError):
+                    entry = cls(row=name.partition("+")[0], runtime=flavour, package=package)
+                    if entry.name == name:
+                        return entry
+        return None
+
     @property
     def deployment(self) -> Deployment:
         """The row of the matrix."""
         return _ROWS[self.row]
+
+    @property
+    def has_cold_starts(self) -> bool:
+        """False of an instance: it is always on."""
+        return self.deployment.mode != Mode.REALTIME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +90,8 @@ class Settings:
         place: `local` or `aws`; `region` is whose prices are used, and where on AWS.
         requests: warm requests, every `interval_s` seconds, after one that is not counted.
         cold_requests: requests that each meet a fresh container, 0 for none, with `cold_gap_s`
-            seconds of silence before each and `cold_attempts` gaps for each.
+            seconds of silence before each and `cold_attempts` gaps for each. Entries without cold
+            starts have none (`of`).
         seed: of the order, and of the drawn photograph.
         payload_sha256: digest of what is sent.
     """
@@ -95,6 +115,10 @@ class Settings:
         for name in ("interval_s", "cold_gap_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be a number of seconds; got {getattr(self, name)}")
+
+    def of(self, entry: Entry) -> "Settings":
+        """How `entry` itself is measured: an instance without cold starts."""
+        return self if entry.has_cold_starts else replace(self, cold_requests=0)
 
     @property
     def most_requests(self) -> int:

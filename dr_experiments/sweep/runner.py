@@ -35,6 +35,8 @@ from dr_experiments.targets import OUTCOME_OK, Target
 JOURNAL_FILE: Final = "journal.jsonl"
 LOCK_FILE: Final = "sweep.lock"
 ROWS_FOLDER: Final = "rows"
+# A folder for each label, with the packages by the names that the rows have for them.
+PACKAGES_FOLDER: Final = "packages"
 RECORDS_FILE: Final = "requests.jsonl"
 CSV_FILE: Final = "requests.csv"
 SWEEP: Final = "sweep"
@@ -241,7 +243,7 @@ class Run:
 
     def _reserve(self, entry: Entry) -> Decimal:
         return self.purse.reserve_usd(
-            entry, stands_s=self.limits.ttl_s, requests=self.plan.settings.most_requests
+            entry, stands_s=self.limits.ttl_s, requests=self.plan.settings.of(entry).most_requests
         )
 
     def _affordable(self, entry: Entry) -> bool:

@@ -19,17 +19,21 @@ from dr_cli.costs import (
     read_runs,
 )
 from dr_cli.errors import CommandError
+from dr_cli.packages import DEFAULT_PACKAGE
 from dr_experiments.deployment_cost import FixedPart, Setup
 from dr_experiments.measured import measured, row_of
 from dr_experiments.months import Month
 from dr_experiments.pricing import PriceTable
 from dr_experiments.records import RequestRecord, read_jsonl, write_jsonl
+from inference_image.model_spec import load_model_spec
 from tests.unit.dr_experiments.record_fakes import answered, cold_starts, failed
 
 SERVERLESS = "dr-serverless-mobilenet-2048"
 SERVERLESS_3 = "dr-serverless-mobilenet-3072"
 REALTIME = "dr-realtime-mobilenet-m5-xlarge"
 LAMBDA = "dr-lambda-mobilenet-arm64-1024"
+# The committed package, whose card has a sensitivity.
+DEMO = load_model_spec(DEFAULT_PACKAGE).sha256
 
 
 def lines(name: str, full_s: float, *, n: int = 25, failed: int = 0) -> list[str]:
@@ -45,7 +49,7 @@ def lines(name: str, full_s: float, *, n: int = 25, failed: int = 0) -> list[str
             "instance_type": row.instance_type if row else None,
             "index": index + 1, "counted": True, "started_at": "2026-11-28T00:00:00+00:00",
             "start_offset_s": 0.0, "outcome": "ok" if ok else "timeout", "bytes_in": 66_147,
-            "bytes_out": 700, "cold": False, "model_id": "mobilenet-demo", "model_sha256": "a",
+            "bytes_out": 700, "cold": False, "model_id": "mobilenet-demo", "model_sha256": DEMO,
             "requestLatency": latency / 4 if latency else None, "fullLatency": latency,
             "retries": 0, "throttles": 0,
         }  # fmt: skip

@@ -16,8 +16,8 @@ from dr_cli.sweep_places import AwsPlace, delete_stack, variants_of
 from dr_experiments.records import read_jsonl
 from dr_experiments.sweep.journal import Journal
 from dr_experiments.sweep.plan import Entry, Plan, Settings, make_plan
-from dr_experiments.sweep.runner import EntryError, SweepError
-from tests.unit.dr_experiments.sweep_fakes import FileCloud, HalfPricePurse
+from dr_experiments.sweep.runner import EntryError, SweepError, Task
+from tests.unit.dr_experiments.sweep_fakes import FileCloud, HalfPricePurse, measure_with
 
 ROWS = ("dr-serverless-mobilenet-1024", "dr-serverless-mobilenet-2048")
 
@@ -68,6 +68,44 @@ def test_a_sweep_leaves_records_provenance_and_a_table(
     assert cloud.standing == set()
 
 
+INSTANCE = "dr-realtime-mobilenet-m5-xlarge"
+
+
+def test_an_instance_is_measured_without_cold_starts_beside_rows_that_keep_theirs(
+    asked: Asked,
+    cloud: FileCloud,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fresh: dict[str, int] = {}
+
+    def measure_entry(task: Task, *, settings: Settings, **_: object) -> Any:
+        fresh[task.entry.name] = settings.cold_requests
+        return measure_with(lambda: None)(task)
+
+    monkeypatch.setattr(sweep, "measure_entry", measure_entry)
+    wanted = replace(asked, rows=(ROWS[0], INSTANCE), cold_requests=5, cold_gap_s=4.0)
+    bench_sweep(wanted)
+    assert fresh == {ROWS[0]: 5, INSTANCE: 0}
+    said = (
+        f"an instance is always on, so that --cold-requests does not apply to {INSTANCE}: warm "
+        "requests only\n"
+    )
+    begun, _, _ = capsys.readouterr().out.partition("sharing")
+    assert begun.endswith(said + "  ")
+    # The plan holds what was asked for, as plans of before do: the same command goes on.
+    plan = Journal(asked.out / "journal.jsonl").state().plan
+    assert plan is not None
+    assert plan.settings.cold_requests == 5
+    bench_sweep(wanted)
+    # Instances alone: their gaps are nobody's.
+    alone = replace(asked, rows=(INSTANCE,), out=asked.out.parent / "alone")
+    bench_sweep(replace(alone, cold_requests=10, cold_gap_s=900.0))
+    assert "warm requests only" in capsys.readouterr().out
+    bench_sweep(replace(alone, out=asked.out.parent / "none"))
+    assert "warm requests only" not in capsys.readouterr().out
+
+
 def test_other_settings_in_the_same_folder_are_another_sweep(
     asked: Asked, cloud: FileCloud
 ) -> None:
@@ -102,10 +140,6 @@ def test_what_is_not_measured_ends_the_command_with_an_error(
         ({"interval_s": 5000.0}, "one row takes at least 167 minutes and may stand 120"),
         ({"rows": ("dr-lambda-mobilenet-amd64-1024",)}, "no functions"),
         ({"cold_requests": 1, "cold_gap_s": 1.0}, "at least 2 s longer"),
-        (
-            {"rows": ("dr-realtime-mobilenet-m5-xlarge",), "cold_requests": 1},
-            "has no cold start",
-        ),
         ({"runtimes": ("tensorflow",)}, "no package of mobilenet holds what tensorflow runs"),
         ({"packages": ("mobilenet=x",)}, "takes MODEL:LABEL=FOLDER"),
         ({"packages": ("resnet:a=x",)}, "a model of mobilenet, vgg19"),

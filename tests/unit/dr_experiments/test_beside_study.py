@@ -1,8 +1,10 @@
 """A sweep beside the study: which requests count, and that only ratios are compared."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -17,7 +19,16 @@ from dr_experiments.records import (
     write_jsonl,
 )
 from dr_experiments.scenarios import ScenarioResult
-from dr_experiments.study import COLD, ROUND_TRIP, WARM, Series, Study, StudyError, read_study
+from dr_experiments.study import (
+    COLD,
+    CONTAINER,
+    ROUND_TRIP,
+    WARM,
+    Series,
+    Study,
+    StudyError,
+    read_study,
+)
 from tests.unit.dr_experiments.fakes import PAYLOAD, FakeClock, FakeTarget
 
 DASH = "\N{EN DASH}"
@@ -167,3 +178,71 @@ def test_the_page_stands_beside_the_study(shared_data: Path, repository: Path) -
         check=True,
         beside=repository / "docs/reports/local-study/requests.jsonl",
     )
+
+
+def test_the_text_beside_the_tables_rounds_once(shared_data: Path, repository: Path) -> None:
+    """It is written by hand: each figure is rounded from the mean, not from the table's figure."""
+    records = read_jsonl(repository / "docs/reports/local-study/requests.jsonl")
+    sides = {"study": read_study(shared_data / "thesis-measurements"), **runs_of(records)}
+
+    def mean(side: str, scenario: str, column: str, model: str, gb: int) -> float:
+        (series,) = [s for s in sides[side].of(scenario, model) if s.memory_mib == 1024 * gb]
+        return fmean(series.seconds[column])
+
+    def gain(side: str, model: str, second: int, scenario: str = WARM) -> float:
+        column = ROUND_TRIP if scenario == COLD else CONTAINER
+        first, later = (mean(side, scenario, column, model, gb) for gb in (1, second))
+        return first / later
+
+    def between(values: Iterable[float], digits: int) -> str:
+        found = sorted(values)
+        return " to ".join(f"{value:.{digits}f}" for value in (found[0], found[-1]))
+
+    def larger(side: str, scenario: str, column: str) -> list[float]:
+        return [
+            mean(side, scenario, column, "VGG19", gb)
+            / mean(side, scenario, column, "MobileNet", gb)
+            for gb in (1, 2, 3)
+        ]
+
+    def flavours(model: str) -> list[float]:
+        return [
+            mean("tensorflow", WARM, CONTAINER, model, gb)
+            / mean("litert", WARM, CONTAINER, model, gb)
+            for gb in (1, 2, 3)
+        ]
+
+    loads: dict[str, list[float]] = {}
+    for record in records:
+        if record.phases is not None and record.runtime == "tensorflow":
+            loads.setdefault(record.configuration, []).append(record.phases["model_load"])
+    text = " ".join((repository / "docs/reproduction.md").read_text("utf-8").split())
+    for said in (
+        (
+            f"VGG19 gains {gain('tensorflow', 'VGG19', 2):.2f} (TensorFlow) and "
+            f"{gain('litert', 'VGG19', 2):.2f} (litert) from 1 to 2 GB and "
+            f"{gain('tensorflow', 'VGG19', 3):.1f} and {gain('litert', 'VGG19', 3):.1f} from 1 to "
+            "3 GB"
+        ),
+        f"the study {gain('study', 'VGG19', 2):.1f} and {gain('study', 'VGG19', 3):.1f}. Cold",
+        (
+            "On AWS they gained "
+            f"{gain('study', 'MobileNet', 2):.1f} and {gain('study', 'MobileNet', 3):.1f}."
+        ),
+        f"factor {between(flavours('MobileNet'), 1)}, time in the container",
+        f"a third to a quarter ({between(flavours('VGG19'), 1)})",
+        (
+            f"loading the model took {min(map(fmean, loads.values())):.1f} to "
+            f"{max(map(fmean, loads.values())):.0f} s with TensorFlow"
+        ),
+        f"VGG19 takes {between(larger('litert', WARM, CONTAINER), 1)} times as long",
+        f"in the study {between(larger('study', WARM, CONTAINER), 1)} times",
+        (
+            f"and {min(larger('tensorflow', WARM, CONTAINER)):.1f} to "
+            f"{max(larger('tensorflow', WARM, CONTAINER)):.0f} times with TensorFlow"
+        ),
+        f"TensorFlow ({between(larger('tensorflow', COLD, ROUND_TRIP), 2)};",
+        f"the study {between(larger('study', COLD, ROUND_TRIP), 2)})",
+        f"with litert ({between(larger('litert', COLD, ROUND_TRIP), 2)})",
+    ):
+        assert said in text, said

@@ -1,5 +1,6 @@
 """Rows from AWS's price list, as a stub answers it."""
 
+import codecs
 import json
 from datetime import date
 from decimal import Decimal
@@ -9,8 +10,10 @@ from typing import Any
 import boto3
 import pytest
 from botocore.stub import Stubber
+from typer.testing import CliRunner
 
 from dr_cli import prices as command
+from dr_cli.cost_commands import cost_app
 from dr_cli.errors import CommandError
 from dr_experiments.price_list import append_rows, list_prices, new_rows, read_products
 from dr_experiments.pricing import PriceTable, PriceTableError
@@ -144,6 +147,37 @@ def test_a_list_that_does_not_answer_or_knows_nothing_is_one_sentence(
     assert not mine.exists()
     with pytest.raises(CommandError, match="no price is known for xx-1"):
         command.show_prices(region="xx-1", prices_file=None)
+
+
+def test_each_price_is_shown_with_its_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.show_prices(region="us-east-1", prices_file=None)
+    table, _, listed = capsys.readouterr().out.partition("\nsources\n")
+    sources = dict(line.split(" ", 1) for line in listed.strip().splitlines())
+    rows = [row for row in PriceTable.load().rows if row.region == "us-east-1"]
+    shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert [sources[row[5]] for row in shown] == [row.source for row in rows]
+    # The addresses are below: the table itself fits into a terminal.
+    assert max(map(len, table.splitlines())) <= 100
+    assert len(set(sources.values())) == len(sources)
+
+
+def test_a_file_to_write_without_asking_for_prices_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cost_app, ["prices", "--write", str(tmp_path / "x.toml")])
+    assert isinstance(done.exception, CommandError)
+    assert str(done.exception) == "--write takes what --refresh finds; give both, or neither"
+
+
+def test_a_file_with_a_byte_order_mark_is_read_and_appended_to(tmp_path: Path) -> None:
+    """Editors and Excel put one before UTF-8."""
+    path = tmp_path / "prices.toml"
+    listed = read_products(PRODUCTS, region=REGION, today=DAY)
+    append_rows(path, listed.rows[:1], start="")
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert PriceTable.load(path).rows == listed.rows[:1]
+    append_rows(path, listed.rows[1:], start="")
+    assert PriceTable.load(path).rows == listed.rows
 
 
 def test_the_studys_prices_are_those_that_its_costs_imply() -> None:

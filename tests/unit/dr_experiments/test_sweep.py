@@ -209,6 +209,31 @@ def test_the_watcher_removes_what_outlives_its_time_while_the_sweep_hangs(tmp_pa
     assert [(e["name"], e["by"]) for e in removed] == [(NAMES[0], WATCHER), (SHARED, SWEEP)]
 
 
+def test_an_instance_has_no_cold_requests_whatever_the_plan_asks_for() -> None:
+    settings = Settings(place="aws", requests=4, cold_requests=10)
+    instance, serverless = Entry(row=NAMES[2]), Entry(row=NAMES[0])
+    assert settings.of(serverless) == settings
+    assert settings.of(instance) == replace(settings, cold_requests=0)
+    # Nor is money kept for them.
+    assert (settings.most_requests, settings.of(instance).most_requests) == (35, 5)
+
+
+def test_money_is_kept_for_the_requests_that_an_entry_can_take(tmp_path: Path) -> None:
+    asked: dict[str, int] = {}
+
+    class Purse(HalfPricePurse):
+        def reserve_usd(self, entry: Entry, *, stands_s: float, requests: int) -> Decimal:
+            asked[entry.name] = requests
+            return super().reserve_usd(entry, stands_s=stands_s, requests=requests)
+
+    plan = make_plan(
+        [Entry(row=NAMES[0]), Entry(row=NAMES[2])],
+        Settings(place="aws", requests=4, cold_requests=10),
+    )
+    assert a_run(tmp_path, FileCloud(tmp_path / "cloud"), plan=plan, purse=Purse()).carry_out()
+    assert asked == {NAMES[0]: 35, NAMES[2]: 5}
+
+
 def one_row() -> Plan:
     return make_plan(
         [Entry(row=NAMES[0])], Settings(place="local", requests=REQUESTS, cold_requests=0)
