@@ -371,9 +371,14 @@ def bench_sweep(
     ] = None,
     region: Annotated[str, typer.Option(help="AWS region, and whose prices.")] = "us-east-1",
     ttl_minutes: Annotated[
-        float,
-        typer.Option(min=0.1, callback=finite, help="How long a row may stand, whatever happens."),
-    ] = 120.0,
+        float | None,
+        typer.Option(
+            min=0.1,
+            callback=finite,
+            help="How long a row may stand, whatever happens.",
+            show_default="120, or half as much again as the pauses between its requests",
+        ),
+    ] = None,
     spending_limit_usd: Annotated[
         float | None,
         typer.Option(

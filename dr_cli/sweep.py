@@ -6,6 +6,7 @@ plan and what was done, and `place.json` with where it deploys to.
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -65,6 +66,9 @@ PLACE_FILE: Final = "place.json"
 _ENGINE_FILES: Final = {RUNTIME_LITERT: ".tflite", RUNTIME_TENSORFLOW: "saved_model.pb"}
 # A watcher that cleans up removes one stack after the other, each in minutes on AWS.
 _WAIT_FOR_WATCHER_S: Final = 3600.0
+# Where no time to live is asked for: the answers take time as well, and some gaps are vain.
+_LEAST_TTL_MINUTES: Final = 120.0
+_ROOM: Final = 1.5
 # The container must outlast the gap between warm requests, and not that before cold ones.
 _IDLE_MARGIN_S: Final = 1.0
 
@@ -89,9 +93,18 @@ class Asked:
     max_side_px: int | None = None
     crop: bool = False
     region: str = "us-east-1"
-    ttl_minutes: float = 120.0
+    ttl_minutes: float | None = None
     spending_limit_usd: float | None = None
     context: tuple[str, ...] = field(default=())
+
+    @property
+    def stands_minutes(self) -> float:
+        """How long a row may stand: as asked for, or as long as its requests need, and two hours
+        at least."""
+        if self.ttl_minutes is not None:
+            return self.ttl_minutes
+        paced_s = self.requests * self.interval_s + self.cold_requests * self.cold_gap_s
+        return max(_LEAST_TTL_MINUTES, float(math.ceil(_ROOM * paced_s / 60)))
 
 
 def bench_sweep(asked: Asked) -> None:
@@ -221,10 +234,10 @@ def _check(asked: Asked, plan: Plan) -> None:
     if asked.place == PLACE_AWS and asked.spending_limit_usd is None:
         raise CommandError("a sweep on AWS needs --spending-limit-usd")
     least_s = max(plan.settings.of(entry).least_s for entry in plan.entries)
-    if least_s >= 60 * asked.ttl_minutes:
+    if least_s >= 60 * asked.stands_minutes:
         raise CommandError(
             f"one row takes at least {least_s / 60:.0f} minutes and may stand "
-            f"{asked.ttl_minutes:g} (--ttl-minutes); use a longer time or fewer requests"
+            f"{asked.stands_minutes:g} (--ttl-minutes); use a longer time or fewer requests"
         )
     if asked.place == PLACE_LOCAL:
         _check_local(asked, plan)
@@ -286,7 +299,7 @@ def _payload(asked: Asked) -> Payload:
 def _limits(asked: Asked) -> Limits:
     limit = asked.spending_limit_usd
     return Limits(
-        ttl_s=60 * asked.ttl_minutes,
+        ttl_s=60 * asked.stands_minutes,
         spending_limit_usd=None if limit is None else Decimal(str(limit)),
     )
 
@@ -366,7 +379,7 @@ def command_of(asked: Asked) -> str:
     parts += [
         f"--requests {asked.requests} --interval-s {asked.interval_s:g}",
         f"--cold-requests {asked.cold_requests} --cold-gap-s {asked.cold_gap_s:g}",
-        f"--seed {asked.seed} --ttl-minutes {asked.ttl_minutes:g}",
+        f"--seed {asked.seed} --ttl-minutes {asked.stands_minutes:g}",
     ]
     if asked.photograph is not None:
         parts.append("--photograph …")

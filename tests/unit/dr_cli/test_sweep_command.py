@@ -106,6 +106,16 @@ def test_an_instance_is_measured_without_cold_starts_beside_rows_that_keep_their
     assert "warm requests only" not in capsys.readouterr().out
 
 
+def test_a_row_may_stand_as_long_as_it_needs_by_itself(asked: Asked, cloud: FileCloud) -> None:
+    # Ten gaps of 15 minutes take longer than the two hours that are enough for others.
+    plain = replace(asked, requests=25, interval_s=5.0, cold_requests=10, cold_gap_s=900.0)
+    assert plain.stands_minutes == 229
+    assert asked.stands_minutes == 120
+    assert replace(plain, ttl_minutes=60.0).stands_minutes == 60
+    with pytest.raises(CommandError, match="takes at least 152 minutes and may stand 60 "):
+        bench_sweep(replace(plain, ttl_minutes=60.0))
+
+
 def test_other_settings_in_the_same_folder_are_another_sweep(
     asked: Asked, cloud: FileCloud
 ) -> None:
@@ -137,7 +147,10 @@ def test_what_is_not_measured_ends_the_command_with_an_error(
         ({"rows": ()}, "nothing named is in the deployment matrix"),
         ({"place": "azure"}, "place must be one of local, aws"),
         ({"place": "aws"}, "needs --spending-limit-usd"),
-        ({"interval_s": 5000.0}, "one row takes at least 167 minutes and may stand 120"),
+        (
+            {"interval_s": 5000.0, "ttl_minutes": 120.0},
+            "one row takes at least 167 minutes and may stand 120",
+        ),
         ({"rows": ("dr-lambda-mobilenet-amd64-1024",)}, "no functions"),
         ({"cold_requests": 1, "cold_gap_s": 1.0}, "at least 2 s longer"),
         ({"runtimes": ("tensorflow",)}, "no package of mobilenet holds what tensorflow runs"),
