@@ -37,6 +37,7 @@ from dr_experiments.recommend import (
     PLATFORM_WORDS,
     Option,
     Quality,
+    Ranking,
     Wish,
     deploy_command,
     deployment_of,
@@ -44,6 +45,7 @@ from dr_experiments.recommend import (
     platform_notice,
     recommend,
     row_source,
+    settled,
     without_data,
 )
 from dr_experiments.records import read_jsonl
@@ -199,27 +201,37 @@ def print_recommendation(
         data=data,
     )
     prices = price_table(prices_file, given, region=region)
-    ranking = recommend(
-        read_runs(runs),
-        wish=wish,
-        prices=prices,
-        qualities=read_qualities(MODEL_FOLDER),
-        no_qualities=None
-        if MODEL_FOLDER.is_dir()
-        else f"./{MODEL_FOLDER} was looked for, and is not there",
-        fixed=fixed,
-    )
+    found, qualities = read_runs(runs), read_qualities(MODEL_FOLDER)
+    no_qualities = f"./{MODEL_FOLDER} was looked for, and is not there"
+
+    def rank(wish: Wish) -> Ranking:
+        return recommend(
+            found,
+            wish=wish,
+            prices=prices,
+            qualities=qualities,
+            no_qualities=None if MODEL_FOLDER.is_dir() else no_qualities,
+            fixed=fixed,
+        )
+
+    ranking, counted = settled(rank, wish=wish, prices=prices)
+    kind = "" if counted else ", without data"
     head = (
-        "configuration", "measured on", "p99, ms", "n", "USD/month (container)",
-        "USD/month (round trip)", "sensitivity, lower bound", "Pareto front", "against",
+        "configuration", "measured on", "p99, ms", "n", f"USD/month (container{kind})",
+        f"USD/month (round trip{kind})", "sensitivity, lower bound", "Pareto front", "against",
     )  # fmt: skip
     typer.echo(markdown_table(head, [_row(one) for one in (*ranking.suitable, *ranking.others)]))
     words = explain(ranking, wish=wish)
     if ranking.choice is None:
         raise CommandError(words + _price_hint(words, region))
-    typer.echo(f"\n{words}")
-    if not data:
-        typer.echo(without_data(ranking))
+    typer.echo("")
+    if data and not counted:
+        typer.echo(
+            f"The price of data in and out in {region} is not known, and does not decide this."
+        )
+    if not counted:
+        typer.echo(without_data(ranking, prices=prices))
+    typer.echo(words)
     notice = given_prices(prices)
     if notice:
         typer.echo(notice)

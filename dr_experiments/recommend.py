@@ -10,15 +10,21 @@ on AWS is ranked, and `explain` says what that is worth.
 """
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
 
 from dr_experiments.deployment_cost import FixedPart
 from dr_experiments.measured import Measured
 from dr_experiments.months import CONTAINER, ROUND_TRIP, Month, in_usd
-from dr_experiments.pricing import HOURS_PER_MONTH, PriceTable, UnknownPriceError
+from dr_experiments.pricing import (
+    HOURS_PER_MONTH,
+    ITEM_DATA_IN,
+    ITEM_DATA_OUT,
+    PriceTable,
+    UnknownPriceError,
+)
 from dr_experiments.statistics import minimum_n
 from dr_experiments.sweep.plan import Entry
 from dr_experiments.targets import PLATFORM_AWS, PLATFORM_LOCAL_AWS
@@ -189,28 +195,75 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
     return " ".join(text)
 
 
-def without_data(ranking: Ranking) -> str:
+def settled(
+    rank: Callable[[Wish], Ranking], *, wish: Wish, prices: PriceTable
+) -> tuple[Ranking, bool]:
+    """The ranking for a wish, and whether the charge for data is in its amounts.
+
+    Where something has no cost because the region's price of data is not known, the choice may
+    still not depend on it: whoever is the cheapest without that charge, and would be at ten times
+    the dearest price that the table knows. The amounts are then without it, which the caller must
+    say (`without_data`).
+    """
+    ranking = rank(wish)
+    if not wish.data:
+        return ranking, False
+    bare = rank(replace(wish, data=False))
+    if _priced(bare) == _priced(ranking):
+        return ranking, True
+    limit = _data_limit(bare)
+    dearest = _dearest_data(prices)
+    decides = limit is not None and (dearest is None or limit[0] < 10 * dearest)
+    return (ranking, True) if bare.choice is None or decides else (bare, False)
+
+
+def _priced(ranking: Ranking) -> int:
+    return sum(option.usd is not None for option in (*ranking.suitable, *ranking.others))
+
+
+def without_data(ranking: Ranking, *, prices: PriceTable) -> str:
     """What it means for the choice that the charge for data was left out of all costs."""
-    text = "The charge for data in and out is not counted (--without-data)."
+    text = "The charge for data in and out is in none of these amounts."
     choice = ranking.choice
     if choice is None or choice.usd is None:
         return text
     if not choice.data_gb:
         return f"{text} The choice is not charged for any, so that it holds whatever a GB costs."
+    limit = _data_limit(ranking)
+    moves = f"{text} {choice.measured.name} moves {choice.data_gb:,.3g} GB a month"
+    if limit is None:
+        return (
+            f"{moves}, and no suitable configuration moves less, so that it is the cheapest "
+            "whatever a GB costs."
+        )
+    usd, name = limit
+    dearest = _dearest_data(prices)
+    known = f" (no known price is above {dearest:f})" if dearest is not None else ""
+    return (
+        f"{moves}; it is the cheapest while a GB costs less than {in_usd(usd)}{known}, then {name}."
+    )
+
+
+def _data_limit(ranking: Ranking) -> tuple[Decimal, str] | None:
+    """From which price of a GB another configuration is the cheapest, and which; None: from none.
+
+    Of a ranking whose costs are without the charge for data.
+    """
+    choice = ranking.choice
+    if choice is None or choice.usd is None:
+        return None
     # From which price of a GB each of those that move less is the cheaper one.
     limits = [
         ((other.usd - choice.usd) / (choice.data_gb - other.data_gb), other.measured.name)
         for other in ranking.suitable[1:]
         if other.usd is not None and other.data_gb < choice.data_gb
     ]
-    moves = f"{text} {choice.measured.name} moves {choice.data_gb:,.3g} GB a month"
-    if not limits:
-        return (
-            f"{moves}, and no suitable configuration moves less, so that it is the cheapest "
-            "whatever a GB costs."
-        )
-    limit, name = min(limits)
-    return f"{moves}; it is the cheapest while a GB costs less than {in_usd(limit)}, then {name}."
+    return min(limits, default=None)
+
+
+def _dearest_data(prices: PriceTable) -> Decimal | None:
+    known = [row.usd for row in prices.rows if row.item in (ITEM_DATA_IN, ITEM_DATA_OUT)]
+    return max(known, default=None)
 
 
 def _ms(seconds: float) -> str:

@@ -23,6 +23,7 @@ from dr_cli.packages import DEFAULT_PACKAGE
 from dr_experiments.deployment_cost import FixedPart, Setup
 from dr_experiments.measured import measured, row_of
 from dr_experiments.months import Month
+from dr_experiments.price_list import append_rows
 from dr_experiments.pricing import PriceTable
 from dr_experiments.records import RequestRecord, read_jsonl, write_jsonl
 from inference_image.model_spec import load_model_spec
@@ -208,21 +209,60 @@ def test_what_aws_measured_needs_no_notice(
     assert "not comparable" not in text
 
 
-def test_a_region_without_a_price_for_data_is_ranked_without_it_only_when_asked(
+def test_a_price_of_data_that_nobody_knows_stops_no_choice_that_it_does_not_decide(
     run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(repository)
-    with pytest.raises(CommandError, match=r"no price for data-in in sa-east-1.*--without-data\.$"):
-        recommend(run, region="sa-east-1", p99="300ms")
-    capsys.readouterr()
-    recommend(run, region="sa-east-1", data=False)
+    recommend(run, region="sa-east-1")
     text = capsys.readouterr().out
+    assert "The price of data in and out in sa-east-1 is not known, and does not decide" in text
+    assert "| USD/month (container, without data) |" in text
+    recommend(run, region="sa-east-1", data=False)
+    asked = capsys.readouterr().out
+    assert asked == text.replace(
+        "The price of data in and out in sa-east-1 is not known, and does not decide this.\n", ""
+    )
     # 20,000 x 0.1002 s x 0.00004 USD, time in the container
     assert f"{SERVERLESS} is the cheapest of 3 suitable configurations: about 0.080 USD" in text
-    assert "The charge for data in and out is not counted (--without-data)." in text
-    # (66,147 + 700) x 20,000 bytes; both SageMaker rows and the instance move as much.
+    assert "The charge for data in and out is in none of these amounts." in text
+    # (66,147 + 700) x 20,000 bytes; the instance moves as much.
     assert f"{SERVERLESS} moves 1.25 GB a month, and no suitable configuration moves less" in text
     assert "the cheapest whatever a GB costs" in text
+    # Where the price is known it is counted.
+    recommend(run, region="us-east-1")
+    assert "data" not in capsys.readouterr().out.replace("data: drawn", "")
+
+
+@pytest.mark.parametrize(("function_s", "decides"), [(4.0, False), (1.4, True)])
+def test_a_price_of_data_that_nobody_knows_stops_a_choice_that_it_may_decide(
+    function_s: float,
+    decides: bool,
+    run: Path,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A function is charged for no data: the dearer it is, the less the price of a GB matters."""
+    monkeypatch.chdir(repository)
+    path = run / "requests.jsonl"
+    path.write_text("\n".join(lines(SERVERLESS, 0.1) + lines(LAMBDA, function_s)))
+    recommend(run, region="sa-east-1", p99="9s")
+    text = capsys.readouterr().out
+    if decides:
+        assert f"{LAMBDA} is the cheapest of 1 suitable configuration" in text
+        assert "no price for data-in in sa-east-1" in text
+        assert "not known, and does not decide" not in text
+    else:
+        assert f"{SERVERLESS} is the cheapest of 2 suitable configurations" in text
+        limit = re.search(r"costs less than ([\d.]+) USD \(no known price is above 0\.016\)", text)
+        assert limit is not None, text
+        assert float(limit[1]) > 0.16
+    # A table that knows no price of data at all says nothing of how much one may be.
+    mine = run / "prices.toml"
+    rows = PriceTable.load().rows
+    append_rows(mine, [row for row in rows if not row.item.startswith("data-")], start="")
+    recommend(run, region="sa-east-1", p99="9s", prices_file=mine)
+    assert f"{LAMBDA} is the cheapest of 1 suitable configuration" in capsys.readouterr().out
 
 
 def test_a_price_that_somebody_has_read_fills_the_gap_and_is_named(
@@ -257,7 +297,7 @@ def test_what_a_gb_may_cost_until_the_choice_is_another_is_said(
     path.write_text("\n".join(lines(SERVERLESS, 0.1) + lines(LAMBDA, 4.0)))
     recommend(run, region="us-east-1", data=False, p99="9s")
     text = capsys.readouterr().out
-    found = re.search(r"while a GB costs less than ([\d.]+) USD, then (\S+)\.\n", text)
+    found = re.search(r"a GB costs less than ([\d.]+) USD \(no .* 0\.016\), then (\S+)\.\n", text)
     assert found is not None, text
     assert found[2] == LAMBDA
     # At that very price of a GB both cost the same, by bills that count the data.
