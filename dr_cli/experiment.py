@@ -89,12 +89,6 @@ def set_aside(out: Path) -> None:
         print(f"Earlier results are in {kept}.")
 
 
-def clear_results(out: Path) -> None:
-    """Remove what an earlier run left in `out`, where nobody will miss it."""
-    for file in result_files(out):
-        file.unlink(missing_ok=True)
-
-
 def read_kept(out: Path) -> list[RequestRecord]:
     """Records in `out` of what a run has measured so far."""
     path = out / RECORDS_FILE

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from dr_experiments.report import page_style, template_text
 from dr_experiments.run_figures import png_bytes
 from dr_experiments.run_groups import Group, group_records
 from dr_experiments.run_sections import (
+    FIGURES,
     Cell,
     Picture,
     Section,
@@ -76,7 +78,8 @@ def read_source(path: Path, *, name: str) -> Source:
 def write_run_report(path: Path, report: RunReport, words: Words) -> list[Path]:
     """Write the page, and its figures into the folder `<stem>-figures` beside it.
 
-    Each file is written whole under another name first. Returns all paths, the page first.
+    Of an earlier page's figures those that this one lacks are removed, and nothing else. Each file
+    is written whole under another name first. Returns all paths, the page first.
 
     Raises:
         ValueError: nothing was counted, or one name stands for two models; nothing is written.
@@ -93,9 +96,12 @@ def write_run_report(path: Path, report: RunReport, words: Words) -> list[Path]:
         for suffix, content in ((".svg", _standalone(svgs[name])), (".png", png_bytes(figure))):
             kept.add(folder / f"{name}{suffix}")
             _write_whole(folder / f"{name}{suffix}", content)
-    # Figures of an earlier page with more of them would seem to belong to this one.
-    for stale in {*folder.glob("*.svg"), *folder.glob("*.png")} - kept:
-        stale.unlink()
+    # Figures of an earlier page with more of them would seem to belong to this one; what else lies
+    # there is somebody's own.
+    for name, suffix in product(FIGURES, (".svg", ".png")):
+        stale = folder / f"{name}{suffix}"
+        if stale not in kept:
+            stale.unlink(missing_ok=True)
     _write_whole(path, page.encode())
     return [path, *sorted(kept)]
 

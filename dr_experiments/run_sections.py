@@ -37,6 +37,11 @@ _DAGGER: Final = "\N{DAGGER}"
 _MOST_SERIES: Final = 8
 # More lines than this lie too near to each other to be followed.
 _MOST_CURVES: Final = 6
+# Every figure that a page can have: what else lies among them was written by somebody else.
+FIGURES: Final = (
+    "latency", "cold-start", *(f"load-{number}" for number in range(1, _MOST_SERIES + 1)),
+    "cost-latency", "break-even",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +64,15 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure with the stem of its file; `draw` makes it, as matplotlib's figure."""
+    """A figure with the stem of its file, of `FIGURES`; `draw` makes it, as matplotlib's figure."""
 
     name: str
     draw: Callable[[], Any]
     caption: str
+
+    def __post_init__(self) -> None:
+        if self.name not in FIGURES:
+            raise ValueError(f"a figure is one of {', '.join(FIGURES)}; got {self.name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from dr_experiments.pricing import ITEMS, Price, PriceTable
 from dr_experiments.records import RequestRecord, write_jsonl
 from dr_experiments.run_groups import group_records, interleaved
 from dr_experiments.run_report import RunReport, read_source, write_run_report
-from dr_experiments.run_sections import Section, prices_used, sections
+from dr_experiments.run_sections import Picture, Section, prices_used, sections
 from dr_experiments.statistics import percentile, ratio_of_means, summarise
 from tests.unit.dr_experiments.record_fakes import answered, cold_starts, failed, record
 
@@ -512,6 +512,22 @@ def test_figures_of_an_earlier_page_do_not_stay(tmp_path: Path) -> None:
     _, paths = written(tmp_path, answered("http://127.0.0.1:1", FAST))
     left = sorted(path.name for path in folder.iterdir())
     assert left == sorted(path.name for path in paths[1:]) == ["latency.png", "latency.svg"]
+
+
+def test_what_a_page_did_not_write_stays_among_its_figures(tmp_path: Path) -> None:
+    folder = tmp_path / "report-figures"
+    folder.mkdir()
+    own = {"photo.png", "logo.svg", "load-99.svg", "latency.pdf", "data.csv"}
+    for name in own:
+        (folder / name).write_text("somebody's")
+    _, paths = written(tmp_path, answered("http://127.0.0.1:1", FAST))
+    assert {path.name for path in folder.iterdir()} - {path.name for path in paths} == own
+    assert {(folder / name).read_text() for name in own} == {"somebody's"}
+
+
+def test_a_figure_that_could_not_be_removed_later_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="a figure is one of latency, .*; got 'colours'"):
+        Picture(name="colours", draw=lambda: None, caption="")
 
 
 def test_nothing_counted_or_two_models_in_one_name_is_refused(tmp_path: Path) -> None:
