@@ -52,7 +52,7 @@ def measured(records: Iterable[RequestRecord]) -> tuple[Measured, ...]:
     """One entry a configuration, in the order of the records; none for one without an answer.
 
     Raises:
-        ValueError: one name for two models or two platforms: its numbers would mean nothing.
+        ValueError: one name for two models, sizes or platforms: its numbers would mean nothing.
     """
     by_name: dict[str, list[RequestRecord]] = {}
     for record in records:
@@ -124,6 +124,16 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
     models = {record.model_sha256 for record in warm}
     if len(models) > 1:
         raise ValueError(f"{name} answered with {len(models)} models; measure one at a time")
+    sizes = sorted(
+        {
+            f"{r.memory_mib} MiB" if r.memory_mib else r.instance_type or "no named size"
+            for r in warm
+        }
+    )
+    if len(sizes) > 1:
+        raise ValueError(
+            f"{name} answered on {' and '.join(sizes)}; a cost is one size's: measure one at a time"
+        )
     started = [record for record in records if record.init_duration_ms is not None]
     # An init phase of another model or size would be billed as this one's.
     if {(r.model_sha256, r.memory_mib) for r in started if r.model_sha256} - {

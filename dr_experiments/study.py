@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
+from dr_experiments.client import CLOCKS_APART
 from dr_experiments.pricing import ITEM_SERVERLESS_COMPUTE, PriceTable
 from dr_experiments.records import STUDY_COLUMNS
 from dr_experiments.statistics import Summary, summarise
@@ -47,8 +48,6 @@ _NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # A nanosecond is the clock's own step, and no platform lets a request run for a day.
 _SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 86_400.0
-# The container and the client have a clock each; two clocks run apart by far less than this.
-_CLOCKS_APART: Final = 1.001
 
 
 class StudyError(ValueError):
@@ -488,7 +487,7 @@ def _row(
     container, prediction, round_trip = seconds
     for part, part_s, whole, whole_s in (
         (PREDICTION, prediction, CONTAINER, container),
-        (CONTAINER, container, ROUND_TRIP, round_trip * _CLOCKS_APART),
+        (CONTAINER, container, ROUND_TRIP, round_trip * CLOCKS_APART),
     ):
         if part_s > whole_s:
             raise StudyError(

@@ -53,7 +53,7 @@ def analysed(
     target = FakeTarget(
         clock,
         iter(steps),
-        answers=repeat(answer(requestLatency=centre_s * 0.9)),
+        answers=repeat(answer(requestLatency=centre_s * 0.5, predictionLatency=centre_s * 0.4)),
         description=TargetDescription(
             name=f"dr-{mode}-mobilenet-{size}",
             mode=mode,

@@ -526,7 +526,7 @@ def test_what_a_page_did_not_write_stays_among_its_figures(tmp_path: Path) -> No
 
 
 def test_a_figure_that_could_not_be_removed_later_cannot_be_made() -> None:
-    with pytest.raises(ValueError, match="a figure is one of latency, .*; got 'colours'"):
+    with pytest.raises(ValueError, match=r"a figure is one of latency, .*; got 'colours'"):
         Picture(name="colours", draw=lambda: None, caption="")
 
 
