@@ -14,7 +14,7 @@ from dr_experiments.analysis import ConfigurationAnalysis, ContainerFacts, analy
 from dr_experiments.client import Client, Measurement
 from dr_experiments.journal import Journal
 from dr_experiments.pricing import PriceTable
-from dr_experiments.provenance import Provenance, git_commit, machine, new_run_id
+from dr_experiments.provenance import Provenance, code_commit, machine, new_run_id
 from dr_experiments.records import (
     RequestRecord,
     RunContext,
@@ -109,7 +109,10 @@ def run_warm(
     prices = PriceTable.load()
     created_at = datetime.now(UTC)
     context = RunContext(
-        run_id=new_run_id(created_at), git_commit=git_commit(Path.cwd()), seed=plan.seed
+        run_id=new_run_id(created_at),
+        git_commit=code_commit(),
+        seed=plan.seed,
+        machine=machine(),
     )
     set_aside(out)
     records: list[RequestRecord] = []

@@ -27,7 +27,7 @@ from dr_cli.packages import spec_of
 from dr_cli.photographs import drawn_photograph, read_photograph
 from dr_cli.sweep_places import MODEL_ROOT, AwsPlace, LocalPlace, place_packages
 from dr_experiments.payloads import prepare
-from dr_experiments.provenance import git_commit, machine, machine_busy
+from dr_experiments.provenance import code_commit, machine, machine_busy
 from dr_experiments.records import RequestRecord
 from dr_experiments.statistics import summarise
 from dr_experiments.sweep.journal import PLANNED, Journal, State
@@ -131,7 +131,7 @@ def bench_sweep(asked: Asked) -> None:
         place_packages(plan, folder=out, packages=packages)
         _remember(out, asked, payload)
         deployer, purse = _place_and_purse(out, plan)
-        commit = git_commit(Path.cwd())
+        commit = code_commit()
         run = Run(
             folder=out,
             plan=plan,

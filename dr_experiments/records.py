@@ -27,7 +27,8 @@ from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERL
 # 2: the steps of the connection, retries, schedules, Lambda and the phases of a cold start.
 # 3: name of the endpoint, container flavour and digest of the image.
 # 4: the platform, and the architecture of a function.
-SCHEMA_VERSION: Final = 4
+# 5: the machine of the client.
+SCHEMA_VERSION: Final = 5
 _ENDPOINT_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME)
 # Seconds, in this order, as the study's own files have them (an index column comes first).
 STUDY_COLUMNS: Final = ("requestLatency", "predictionLatency", "fullLatency")
@@ -45,6 +46,7 @@ class RunContext:
     run_id: str
     git_commit: str | None
     seed: int | None = None
+    machine: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,8 @@ class RequestRecord:
     # architecture is Lambda's, whose price depends on it.
     platform: str | None = None
     architecture: str | None = None
+    # Of schema 5: `provenance.machine` of the client, under the local AWS and a process as well.
+    machine: str | None = None
 
     @property
     def measured_on(self) -> str | None:
@@ -270,6 +274,7 @@ def _record(
         image=target.image,
         platform=target.platform,
         architecture=target.architecture,
+        machine=context.machine,
         endpoint=target.name if target.mode in _ENDPOINT_MODES else None,
         image_digest=digest_in(target.image),
         model_id=model.get("id"),

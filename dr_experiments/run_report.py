@@ -54,7 +54,7 @@ class RunReport:
 
     Args:
         month: prices, region and hours of the costs; `requests` a month.
-        command: what makes this page again; `git_commit` is of the checkout that makes it.
+        command: what makes this page again; `git_commit` is of the code that makes it.
     """
 
     sources: Sequence[Source]
@@ -243,6 +243,7 @@ def _provenance(groups: Sequence[Group], report: RunReport, words: Words) -> lis
             "runs": {r.run_id for r in group.records},
             "commit": {_commit(r.git_commit, words) for r in group.records},
             "platform": {platform_name(group.platform, words)},
+            "machine": {r.machine for r in group.records},
             "region": {r.region for r in group.records},
             "size": {_size(r, words) for r in group.records},
             "image": {r.image for r in group.records},
@@ -253,7 +254,7 @@ def _provenance(groups: Sequence[Group], report: RunReport, words: Words) -> lis
             },
         }
         told = "; ".join(
-            f"{words(f'provenance.{name}')}: {_listed(values, words)}"
+            f"{words(f'provenance.{name}')}: {_listed(name, values, words)}"
             for name, values in facts.items()
         )
         rows.append((label(group, words), told))
@@ -263,9 +264,9 @@ def _provenance(groups: Sequence[Group], report: RunReport, words: Words) -> lis
     return rows
 
 
-def _listed(values: set[str | None], words: Words) -> str:
+def _listed(name: str, values: set[str | None], words: Words) -> str:
     known = sorted(value for value in values if value is not None)
-    return ", ".join(known) or words("unknown")
+    return ", ".join(known) or words(f"unknown.{name}")
 
 
 def _commit(commit: str | None, words: Words) -> str | None:

@@ -49,7 +49,7 @@ def refusal(path: Path) -> str:
     [
         ({"run_id": ...}, "it has no run_id"),
         ({"bytes_in": ..., "index": ...}, "it has no index, bytes_in"),
-        ({"colour": 1}, 'no field of schema 4 is called "colour"'),
+        ({"colour": 1}, 'no field of schema 5 is called "colour"'),
         ({"schema": ...}, "its schema must be a whole number; got null"),
         ({"schema": "4"}, 'its schema must be a whole number; got "4"'),
         ({"schema": True}, "its schema must be a whole number; got true"),
@@ -120,10 +120,10 @@ def test_two_clocks_may_differ_by_a_thousandth(path: Path) -> None:
 
 
 def test_another_schema_is_told_by_its_number_before_its_fields(path: Path) -> None:
-    change(path, schema=5, colour="new", bytes_in="many")
+    change(path, schema=6, colour="new", bytes_in="many")
     assert refusal(path) == (
-        "line 2 is not a request record that this version can read: it has schema 5, and schemas "
-        "1 to 4 are known; read it with the version of dr-endpoints that wrote it"
+        "line 2 is not a request record that this version can read: it has schema 6, and schemas "
+        "1 to 5 are known; read it with the version of dr-endpoints that wrote it"
     )
     change(path, schema=0)
     assert "it has schema 0" in refusal(path)

@@ -452,6 +452,20 @@ class _Texts(HTMLParser):
             self.found.append(" ".join(data.split()))
 
 
+def test_the_machine_is_named_where_the_records_know_it(tmp_path: Path) -> None:
+    known = answered(SERVERLESS, FAST, machine="Example 9000, 2 CPUs, 25 GB, Linux x86_64")
+    before = answered(SERVERLESS_3, FAST, schema=4)
+    text, _ = written(tmp_path, [*known, *before])
+    assert "machine of the client: Example 9000, 2 CPUs, 25 GB, Linux x86_64;" in text
+    assert "machine of the client: not known;" in text
+    text, _ = written(tmp_path, [*known, *before], "pt-BR")
+    assert "máquina do cliente: Example 9000, 2 CPUs, 25 GB, Linux x86_64;" in text
+    assert "máquina do cliente: não conhecida;" in text
+    assert "região: us-east-1; " in text
+    assert "imagem: não conhecida;" in text
+    assert "commit: c0ffee;" in text
+
+
 def of_several_kinds() -> list[RequestRecord]:
     """What has no price, a size without one, a function, a change since the commit, two runs."""
     return [
