@@ -43,6 +43,8 @@ _FILE: Final = re.compile(
     r"(?:(?P<gb>[1-9][0-9]*)gb|"
     r"(?:ml[.-])?(?P<family>[a-z]+[0-9]+[a-z]*)[.-](?P<size>(?:(?:[1-9][0-9]*)?x)?large|medium))"
 )
+# The study's files number their requests in a column without a name.
+_INDEX: Final = ""
 # As programs write a time: not what else Python takes for a number, such as 1_0 or nan.
 _NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # A nanosecond is the clock's own step, and no platform lets a request run for a day.
@@ -118,7 +120,8 @@ def read_study(folder: Path) -> Study:
     Raises:
         StudyError: no CSV file, a name of another form, text that is not UTF-8, a missing or
             doubled column, a row with more or fewer fields than the header, a value that is not
-            a positive number of seconds, or a part that is longer than its whole (prediction,
+            a positive number of seconds, a request (number in the column without a name) that is
+            there twice, or a part that is longer than its whole (prediction,
             time in the container, round trip); the file and the line are named.
     """
     if not folder.is_dir():
@@ -444,12 +447,20 @@ def _rows(path: Path) -> Iterator[tuple[float, ...]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] | None = None
     places: list[int] = []
+    first: dict[str, int] = {}
     try:
         for row in reader:
             if header is None:
                 header, places = row, _places(row, name)
             elif row:
-                yield _row(row, header, places, f"{name}: line {reader.line_num}")
+                line = reader.line_num
+                yield _row(row, header, places, f"{name}: line {line}")
+                number = row[header.index(_INDEX)].strip() if _INDEX in header else ""
+                before = first.setdefault(number, line) if number else line
+                if before != line:
+                    raise StudyError(
+                        f"{name}: request {number[:40]} is there twice (lines {before} and {line})"
+                    )
     except csv.Error as error:
         raise StudyError(f"{name}: line {reader.line_num} is not CSV: {error}") from None
     if header is None:
