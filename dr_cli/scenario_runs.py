@@ -54,7 +54,7 @@ from dr_experiments.scenarios import (
     cold,
     realtime,
 )
-from dr_experiments.statistics import Summary, summarise
+from dr_experiments.statistics import Summary, summarise_durations
 from dr_experiments.targets import Payload, UrlTarget
 
 OPEN: Final = "open"
@@ -436,7 +436,7 @@ def _table(result: ScenarioResult) -> Table:
     for name, values in rows:
         known = [1000 * value for value in values if value is not None]
         if known:
-            table.add_row(name, *_cells(summarise(known)))
+            table.add_row(name, *_cells(summarise_durations(known)))
     return table
 
 

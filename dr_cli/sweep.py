@@ -29,7 +29,7 @@ from dr_cli.sweep_places import MODEL_ROOT, AwsPlace, LocalPlace, place_packages
 from dr_experiments.payloads import prepare
 from dr_experiments.provenance import code_commit, machine, machine_busy
 from dr_experiments.records import RequestRecord
-from dr_experiments.statistics import summarise
+from dr_experiments.statistics import summarise_durations
 from dr_experiments.sweep.journal import PLANNED, Journal, State
 from dr_experiments.sweep.measuring import measure_entry
 from dr_experiments.sweep.plan import (
@@ -389,7 +389,7 @@ def _mean_of(values: Sequence[float | None]) -> tuple[str, str]:
     known = [value for value in values if value is not None]
     if not known:
         return "0", ""
-    summary = summarise(known)
+    summary = summarise_durations(known)
     low, high = summary.mean_low, summary.mean_high
     interval = "" if low is None or high is None else f" ({low:.3f} to {high:.3f})"
     return str(summary.n), f"{summary.mean:.3f}{interval}"

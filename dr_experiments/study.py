@@ -26,7 +26,7 @@ from typing import Final
 from dr_experiments.client import CLOCKS_APART
 from dr_experiments.pricing import ITEM_SERVERLESS_COMPUTE, PriceTable
 from dr_experiments.records import STUDY_COLUMNS
-from dr_experiments.statistics import Summary, summarise
+from dr_experiments.statistics import Summary, summarise_durations
 
 CONTAINER, PREDICTION, ROUND_TRIP = STUDY_COLUMNS
 COLUMN_WORDS: Final[Mapping[str, str]] = {
@@ -76,7 +76,7 @@ class Series:
         return len(self.seconds[ROUND_TRIP])
 
     def summary(self, column: str) -> Summary:
-        return summarise(self.seconds[column])
+        return summarise_durations(self.seconds[column])
 
     def usd(self, column: str, *, prices: PriceTable) -> Decimal:
         """Mean of `column` times the price of a second: USD per inference, serverless only.

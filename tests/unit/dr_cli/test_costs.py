@@ -184,13 +184,15 @@ def test_a_local_run_is_never_ranked_as_aws_in_silence(
     assert f"| {SERVERLESS} | local AWS |" in text
     assert f"| {REALTIME} | AWS |" in text
     assert f"{SERVERLESS}: measured on the local AWS: the times, and the costs from them" in text
-    assert "Times of two platforms are not comparable" in text
+    assert "Times of two platforms, and costs from them, are not comparable" in text
     print_costs(
         [run], requests_per_month=20_000, hours="always", region="us-east-1",
         fixed=FixedPart(), prices_file=None,
     )  # fmt: skip
     out = capsys.readouterr().out
     assert "measured on the local AWS" in out
+    # It is a bill of each, in no order.
+    assert "rank" not in out
     assert "From how many requests" not in out
 
 

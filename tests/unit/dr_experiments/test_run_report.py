@@ -132,6 +132,27 @@ def test_phases_of_a_cold_start_say_which_are_estimated(all_sections: tuple[Sect
     assert [picture.name for picture in found.pictures] == ["cold-start"]
 
 
+def test_no_bound_of_a_duration_is_negative_but_that_of_a_remainder() -> None:
+    def start(index: int, share: float) -> RequestRecord:
+        phases = {"platform": 20 * share, "model_load": share, "answer": share}
+        return record(
+            SERVERLESS, index, scenario="cold", cold=True, fullLatency=22 * share,
+            requestLatency=share, phases=phases, phases_estimated=["platform"],
+        )  # fmt: skip
+
+    scattered = [0.001, 0.5]
+    found = made([*answered(SERVERLESS, scattered), start(1, scattered[0]), start(2, scattered[1])])
+    warm = section(found, "latency").tables[0].rows[0]
+    (table,) = section(found, "cold").tables
+    cold = dict(zip(table.head, table.rows[0], strict=True))
+    assert cold["platform"].small.startswith("-")
+    low = [cell.small for name, cell in cold.items() if name not in ("configuration", "platform")]
+    assert [text for text in low if text.startswith("0.00 to ")] == [text for text in low if text]
+    assert len([text for text in low if text]) == 3
+    assert warm[3].small.startswith("0.00 to ")
+    assert warm[8].small.startswith("0.00 to ")
+
+
 def test_configurations_stand_in_the_order_of_their_names_however_they_were_measured() -> None:
     sizes = [
         "dr-serverless-vgg19-1024",

@@ -250,6 +250,13 @@ def test_rows_of_another_form_are_refused_by_file_and_line(
     assert "\n" not in str(caught.value)
 
 
+def test_two_scattered_times_give_no_negative_seconds_amounts_or_requests(tmp_path: Path) -> None:
+    (tmp_path / "warm-up-VGG19-2gb.csv").write_text(HEAD + "0,0.01,0.01,0.02\n1,1,1,2\n")
+    text = study_markdown(read_study(tmp_path), prices=PRICES)
+    assert not re.search(r"[(|] ?-[0-9]|to -[0-9]", text)
+    assert "to never)" in text
+
+
 def test_rows_without_a_number_may_be_alike(tmp_path: Path) -> None:
     path = tmp_path / "warm-up-VGG19-2gb.csv"
     for text in (HEAD + ",1,1,1\n,1,1,1\n", HEAD[1:] + "1,1,1\n1,1,1\n"):
