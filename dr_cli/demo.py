@@ -22,7 +22,7 @@ from dr_cli.bench import run_with_progress
 from dr_cli.cdk import build_image, docker_version, require_checkout, synthesize
 from dr_cli.console import Steps, make_console
 from dr_cli.errors import CommandError
-from dr_cli.experiment import Plan, Results, clear_results
+from dr_cli.experiment import Plan, Results, set_aside
 from dr_cli.folders import result_folder
 from dr_cli.invocation import dr
 from dr_cli.local import RunningLocalAws
@@ -80,7 +80,7 @@ def run_demo(*, photograph: Path | None, out: Path, requests: int, interval_s: f
     console = make_console()
     steps = Steps(console)
     logs = out / "logs"
-    clear_results(out)
+    set_aside(out)
     console.print(
         Text("Deploy a diabetic-retinopathy classifier and grade photographs with it", "bold")
     )

@@ -15,7 +15,7 @@ from dr_experiments.analysis import ConfigurationAnalysis, ContainerFacts, analy
 from dr_experiments.client import Client, Measurement
 from dr_experiments.journal import Journal
 from dr_experiments.pricing import PriceTable
-from dr_experiments.provenance import Provenance, git_commit, machine, new_run_id
+from dr_experiments.provenance import Provenance, code_commit, machine, new_run_id
 from dr_experiments.records import (
     RequestRecord,
     RunContext,
@@ -94,12 +94,6 @@ def set_aside(out: Path) -> None:
         print(f"Earlier results are in {kept}.")
 
 
-def clear_results(out: Path) -> None:
-    """Remove what an earlier run left in `out`, where nobody will miss it."""
-    for file in result_files(out):
-        file.unlink(missing_ok=True)
-
-
 def read_kept(out: Path) -> list[RequestRecord]:
     """Records in `out` of what a run has measured so far."""
     path = out / RECORDS_FILE
@@ -120,7 +114,10 @@ def run_warm(
     prices = PriceTable.load()
     created_at = datetime.now(UTC)
     context = RunContext(
-        run_id=new_run_id(created_at), git_commit=git_commit(Path.cwd()), seed=plan.seed
+        run_id=new_run_id(created_at),
+        git_commit=code_commit(),
+        seed=plan.seed,
+        machine=machine(),
     )
     set_aside(out)
     records: list[RequestRecord] = []

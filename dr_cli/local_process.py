@@ -84,7 +84,12 @@ class LocalProcess:
 
     def _wait_for_line(self) -> None:
         deadline = time.monotonic() + _LINE_WITHIN_S
-        while len(self._lines()) < self._starts and time.monotonic() < deadline:
+        while (
+            len(self._lines()) < self._starts
+            # Ctrl-C in a terminal ends it as well, and it then may have nothing more to say.
+            and (self._process is None or self._process.poll() is None)
+            and time.monotonic() < deadline
+        ):
             time.sleep(_POLL_S)
 
     def _started(self) -> UrlTarget:

@@ -13,7 +13,7 @@ from dr_cli.errors import CommandError
 from dr_experiments.languages import Words
 from dr_experiments.months import Month
 from dr_experiments.pricing import GIVEN, UnknownPriceError
-from dr_experiments.provenance import git_commit
+from dr_experiments.provenance import code_commit
 from dr_experiments.run_groups import group_records
 from dr_experiments.run_report import RunReport, Source, now, read_source, write_run_report
 
@@ -46,8 +46,7 @@ def report_runs(
         options += ["--prices", prices_file.name]
     for text in given:
         options += [GIVEN, text]
-    # Folders by their last name only: what lies above may hold a person's.
-    names = [_name(run) for run in runs]
+    names = _names(runs)
     command = shlex.join(["dr", "bench", "report", *names, "--out", out.name, *options])
     try:
         words = Words(language)
@@ -65,7 +64,7 @@ def report_runs(
                 month=month,
                 requests=requests_per_month,
                 command=command,
-                git_commit=git_commit(Path.cwd()),
+                git_commit=code_commit(),
                 created_at=now(),
             ),
             words,
@@ -117,6 +116,15 @@ def _without(region: str) -> str:
     )
 
 
-def _name(run: Path) -> str:
-    parts = run.resolve().parts
-    return "/".join(parts[-2:]) if run.is_file() else parts[-1]
+def _names(runs: Sequence[Path]) -> list[str]:
+    """The runs by their last names, as many as tell them apart: those above may hold a person's."""
+    paths = [run.resolve() for run in runs]
+
+    def name(path: Path) -> str:
+        others = {other for other in paths if other != path}
+        depth = 2 if path.is_file() else 1
+        while any(other.parts[-depth:] == path.parts[-depth:] for other in others):
+            depth += 1
+        return "/".join(path.parts[-depth:])
+
+    return [name(path) for path in paths]

@@ -44,7 +44,7 @@ from dr_experiments.loadgen import (
     run_loadgen,
 )
 from dr_experiments.payloads import prepare
-from dr_experiments.provenance import git_commit, machine_busy, new_run_id
+from dr_experiments.provenance import code_commit, machine, machine_busy, new_run_id
 from dr_experiments.records import RunContext, records_of, write_csv, write_jsonl, write_study_csv
 from dr_experiments.scenarios import (
     COLD_GAP_S,
@@ -55,7 +55,7 @@ from dr_experiments.scenarios import (
     cold,
     realtime,
 )
-from dr_experiments.statistics import Summary, summarise
+from dr_experiments.statistics import Summary, summarise_durations
 from dr_experiments.targets import Payload, UrlTarget
 
 OPEN: Final = "open"
@@ -106,8 +106,9 @@ class _Run:
         result_folder(sending.out)
         context = RunContext(
             run_id=new_run_id(datetime.now(UTC)),
-            git_commit=git_commit(Path.cwd()),
+            git_commit=code_commit(),
             seed=sending.seed,
+            machine=machine(),
         )
         return cls(sending=sending, payload=payload, busy=busy, context=context)
 
@@ -439,7 +440,7 @@ def _table(result: ScenarioResult) -> Table:
     for name, values in rows:
         known = [1000 * value for value in values if value is not None]
         if known:
-            table.add_row(name, *_cells(summarise(known)))
+            table.add_row(name, *_cells(summarise_durations(known)))
     return table
 
 

@@ -7,10 +7,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -28,6 +29,7 @@ from inference_image.contract import (
     PING_PATH,
     SERVING_MODE_LOCAL,
 )
+from inference_image.full_layout import end_with_parent
 from inference_image.model_spec import ModelSpec
 
 READY_TIMEOUT_S: Final = 60
@@ -52,7 +54,8 @@ def serve_until_stopped(package: Path, *, host: str, port: int, workers: int) ->
         except KeyboardInterrupt:
             # A terminal has sent SIGINT to the service as well, and it ends by itself. A signal
             # to this process alone has not reached it, so it is told to end after a while.
-            stop_service(process, own_end_s=OWN_END_S)
+            with contextlib.suppress(KeyboardInterrupt):
+                stop_service(process, own_end_s=OWN_END_S)
             return 0
         finally:
             stop_service(process)
@@ -116,7 +119,10 @@ def free_port() -> int:
 def start_service(
     folder: Path, *, host: str, port: int, workers: int, log: int | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start `serve` for an unpacked package; `log` is a file descriptor for all that it says."""
+    """Start `serve` for an unpacked package; `log` is a file descriptor for all that it says.
+
+    On Linux it ends with this process, however that goes, where the main thread starts it.
+    """
     environment = os.environ | {
         ENV_MODEL_DIR: str(folder.resolve()),
         ENV_BIND_HOST: host,
@@ -125,8 +131,31 @@ def start_service(
         ENV_SERVING_MODE: SERVING_MODE_LOCAL,
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "inference_image.serve"], env=environment, stdout=log, stderr=log
+        [sys.executable, "-m", "inference_image.serve"],
+        env=environment,
+        stdout=log,
+        stderr=log,
+        preexec_fn=_tied(),  # noqa: PLW1509 - it takes no lock that a thread could hold
     )
+
+
+def _tied() -> Callable[[], None] | None:
+    """What a child does before its program, so that it does not outlive this process.
+
+    The kernel ends it with the *thread* that started it: any other than the main one may be gone
+    long before the process.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    parent = os.getpid()
+
+    def prepare() -> None:
+        end_with_parent()
+        if os.getppid() != parent:
+            # It went before the kernel was asked.
+            os._exit(1)
+
+    return prepare
 
 
 def wait_until_ready(
@@ -146,15 +175,12 @@ def wait_until_ready(
 def stop_service(process: subprocess.Popen[bytes], *, own_end_s: float = 0) -> int:
     """End the process, by force after a grace period; returns its exit code.
 
+    Ctrl-C waits until it has ended: it must not leave the process behind, and is not lost.
+
     Args:
         own_end_s: how long to wait for a process that is ending already.
     """
-
-    def ignore(_signum: int, _frame: FrameType | None) -> None:
-        """A second Ctrl-C must not leave the process behind."""
-
-    previous = signal.signal(signal.SIGINT, ignore)
-    try:
+    with _interrupts_held():
         if own_end_s:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(own_end_s)
@@ -165,5 +191,20 @@ def stop_service(process: subprocess.Popen[bytes], *, own_end_s: float = 0) -> i
             except subprocess.TimeoutExpired:
                 process.kill()
         return process.wait()
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C until the end of the block, and let it have its effect there."""
+    came: list[int] = []
+
+    def keep(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    previous = signal.signal(signal.SIGINT, keep)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGINT, previous)
+        if came:
+            signal.raise_signal(signal.SIGINT)

@@ -115,7 +115,7 @@ def analyse_study(
     ] = None,
 ) -> None:
     """Means, allocation of variation, effects, costs and figures, on one HTML page."""
-    from dr_experiments.provenance import git_commit
+    from dr_experiments.provenance import code_commit
     from dr_experiments.report import page_style
     from dr_training.data.table import write_whole
     from dr_training.study.plan import open_plan
@@ -128,7 +128,7 @@ def analyse_study(
     facts: Mapping[str, str] = {
         "created": _when(made),
         "command": f"dr study run {plan.study.name}; dr study analyse",
-        "commit": git_commit(Path.cwd()) or "not a git checkout",
+        "commit": code_commit() or "not a git checkout",
         "analysed with": f"Python {platform.python_version()}",
         "raw data": "plan.csv, journal.jsonl and runs/ in the folder of the study",
     }

@@ -28,9 +28,9 @@ from dr_cli.packages import spec_of
 from dr_cli.photographs import drawn_photograph, read_photograph
 from dr_cli.sweep_places import MODEL_ROOT, AwsPlace, LocalPlace, place_packages
 from dr_experiments.payloads import prepare
-from dr_experiments.provenance import git_commit, machine, machine_busy
+from dr_experiments.provenance import code_commit, machine, machine_busy
 from dr_experiments.records import RequestRecord
-from dr_experiments.statistics import summarise
+from dr_experiments.statistics import summarise_durations
 from dr_experiments.sweep.journal import PLANNED, Journal, State
 from dr_experiments.sweep.measuring import measure_entry
 from dr_experiments.sweep.plan import (
@@ -144,7 +144,7 @@ def bench_sweep(asked: Asked) -> None:
         place_packages(plan, folder=out, packages=packages)
         _remember(out, asked, payload)
         deployer, purse = _place_and_purse(out, plan)
-        commit = git_commit(Path.cwd())
+        commit = code_commit()
         run = Run(
             folder=out,
             plan=plan,
@@ -413,7 +413,7 @@ def _mean_of(values: Sequence[float | None]) -> tuple[str, str]:
     known = [value for value in values if value is not None]
     if not known:
         return "0", ""
-    summary = summarise(known)
+    summary = summarise_durations(known)
     low, high = summary.mean_low, summary.mean_high
     interval = "" if low is None or high is None else f" ({low:.3f} to {high:.3f})"
     return str(summary.n), f"{summary.mean:.3f}{interval}"

@@ -14,7 +14,7 @@ from dr_experiments.pricing import (
     serverless_cost,
 )
 from dr_experiments.scenarios import ScenarioResult
-from dr_experiments.statistics import Summary, summarise
+from dr_experiments.statistics import Summary, summarise_durations
 from dr_experiments.targets import MODE_LAMBDA, TargetDescription
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 
@@ -185,7 +185,7 @@ def _costs(
 
 
 def _summary(values: Sequence[float]) -> Summary | None:
-    return summarise(values) if values else None
+    return summarise_durations(values) if values else None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -30,6 +30,8 @@ from dr_experiments.targets import (
 from dr_experiments.transport import CONNECTION_PHASES
 from inference_image.contract import Prediction
 
+# The container and the client have a clock each; two clocks run apart by far less than this.
+CLOCKS_APART: Final = 1.001
 RETRY_PAUSE_S: Final = 0.5
 # What a later attempt can cure: no connection, or too many requests at once.
 RETRIED_OUTCOMES: Final = (OUTCOME_THROTTLED, OUTCOME_UNREACHABLE)
@@ -207,7 +209,10 @@ class Client:
             max_memory_mib=reply.max_memory_mib,
         )
         try:
-            return replace(seen, answer=check_answer(reply.body))
+            answer = check_answer(reply.body)
+            if answer["requestLatency"] > elapsed * CLOCKS_APART:
+                raise AnswerError("the container says that it took longer than the round trip")
+            return replace(seen, answer=answer)
         except AnswerError as error:
             return replace(
                 seen,

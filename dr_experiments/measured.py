@@ -120,13 +120,23 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
         return None
     calmest = min(calmness(record.scenario) for record in warm)
     warm = [record for record in warm if calmness(record.scenario) == calmest]
+    models = {record.model_sha256 for record in warm}
+    if len(models) > 1:
+        raise ValueError(f"{name} answered with {len(models)} models; measure one at a time")
+    sizes = sorted(
+        {
+            f"{r.memory_mib} MiB" if r.memory_mib else r.instance_type or "no named size"
+            for r in warm
+        }
+    )
+    if len(sizes) > 1:
+        raise ValueError(
+            f"{name} answered on {' and '.join(sizes)}; a cost is one size's: measure one at a time"
+        )
     series = sorted({(record.scenario, record.run_id) for record in warm})
     if len(series) > 1:
         both = " and ".join(f"{scenario} of run {run}" for scenario, run in series[:2])
         raise ValueError(f"{name}: measured in two of the runs, {both}; name one of them")
-    models = {record.model_sha256 for record in warm}
-    if len(models) > 1:
-        raise ValueError(f"{name} answered with {len(models)} models; measure one at a time")
     started = [record for record in records if record.init_duration_ms is not None]
     # An init phase of another model or size would be billed as this one's.
     if {(r.model_sha256, r.memory_mib) for r in started if r.model_sha256} - {

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
+
+_OF_GIT: Final = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +49,23 @@ def git_commit(folder: Path) -> str | None:
     return f"{commit}+changes" if changed else commit
 
 
+def code_commit() -> str | None:
+    """`git_commit` of the checkout that this code runs from; None where it was installed.
+
+    An environment may lie inside a checkout of something else, whose commit says nothing here.
+    """
+    source = Path(__file__).resolve()
+    if _git(source.parent, "ls-files", "--error-unmatch", source.name) is None:
+        return None
+    return git_commit(source.parent)
+
+
 def machine() -> str:
-    """Processor, usable cores, memory and system in one line."""
+    """Processor, CPUs that may be used, memory and system in one line, in words of any language."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    cores = usable_cores()
     return (
-        f"{_processor()}, {usable_cores()} cores usable, {memory_gb:.0f} GB of memory, "
+        f"{_processor()}, {cores} CPU{'s' if cores != 1 else ''}, {memory_gb:.0f} GB, "
         f"{platform.system()} {platform.machine()}"
     )
 
@@ -86,7 +101,7 @@ def _processor() -> str:
     for line in lines:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"
+    return platform.processor() or platform.machine()
 
 
 def _git(folder: Path, *arguments: Sequence[str] | str) -> str | None:
@@ -97,6 +112,8 @@ def _git(folder: Path, *arguments: Sequence[str] | str) -> str | None:
             text=True,
             timeout=10,
             check=True,
+            # In a hook of git these name the repository that the hook belongs to.
+            env={name: value for name, value in os.environ.items() if name not in _OF_GIT},
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -40,7 +40,8 @@ PLATFORM_WORDS: Final = {
 _UNKNOWN: Final = "the sensitivity of its model is not known"
 _ELSEWHERE: Final = {
     PLATFORM_LOCAL_AWS: "measured on the local AWS: the times, and the costs from them, are those "
-    "of that machine and not of AWS, so that this ranks candidates to be measured on AWS",
+    "of that machine and not of AWS: they compare with each other only, and what is to be deployed "
+    "has to be measured on AWS",
     None: "the records do not say where they were measured, so that the times may be another "
     "machine's than AWS's",
 }
@@ -296,7 +297,9 @@ def platform_notice(found: Sequence[Measured]) -> str | None:
             who = f"All {len(names)}" if 1 < len(names) == len(found) else ", ".join(names)
             text.append(f"{who}: {sentence}.")
     if len(platforms) > 1:
-        text.append("Times of two platforms are not comparable; rank one at a time.")
+        text.append(
+            "Times of two platforms, and costs from them, are not comparable; name runs of one."
+        )
     return " ".join(text)
 
 

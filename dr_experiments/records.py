@@ -17,17 +17,18 @@ from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from dr_experiments.client import Measurement
+from dr_experiments.client import CLOCKS_APART, Measurement
 from dr_experiments.cold_start import ReadyLine, split_cold_start
 from dr_experiments.scenarios import ScenarioResult
-from dr_experiments.targets import PLATFORM_LOCAL_AWS, PLATFORMS
+from dr_experiments.targets import OUTCOME_OK, OUTCOMES, PLATFORM_LOCAL_AWS, PLATFORMS
 from dr_experiments.transport import PHASES
 from inference_image.contract import SERVING_MODE_REALTIME, SERVING_MODE_SERVERLESS
 
 # 2: the steps of the connection, retries, schedules, Lambda and the phases of a cold start.
 # 3: name of the endpoint, container flavour and digest of the image.
 # 4: the platform, and the architecture of a function.
-SCHEMA_VERSION: Final = 4
+# 5: the machine of the client.
+SCHEMA_VERSION: Final = 5
 _ENDPOINT_MODES: Final = (SERVING_MODE_SERVERLESS, SERVING_MODE_REALTIME)
 # Seconds, in this order, as the study's own files have them (an index column comes first).
 STUDY_COLUMNS: Final = ("requestLatency", "predictionLatency", "fullLatency")
@@ -45,6 +46,7 @@ class RunContext:
     run_id: str
     git_commit: str | None
     seed: int | None = None
+    machine: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,8 @@ class RequestRecord:
     # architecture is Lambda's, whose price depends on it.
     platform: str | None = None
     architecture: str | None = None
+    # Of schema 5: `provenance.machine` of the client, under the local AWS and a process as well.
+    machine: str | None = None
 
     @property
     def measured_on(self) -> str | None:
@@ -196,8 +200,9 @@ def read_jsonl(path: Path) -> list[RequestRecord]:
     read, and one warning (`logging`, on stderr unless it is configured) names the file.
 
     Raises:
-        RecordsError: a line that is no record, has another schema, or a field of another type or
-            outside its range, or a request that is there twice; the file and the line are named.
+        RecordsError: a line that is no record, has another schema, a field of another type or
+            outside its range, or fields that contradict each other, or a request that is there
+            twice; the file and the line are named.
         OSError: the file cannot be read.
     """
     lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
@@ -269,6 +274,7 @@ def _record(
         image=target.image,
         platform=target.platform,
         architecture=target.architecture,
+        machine=context.machine,
         endpoint=target.name if target.mode in _ENDPOINT_MODES else None,
         image_digest=digest_in(target.image),
         model_id=model.get("id"),
@@ -396,6 +402,25 @@ def _fault(entry: Any) -> str | None:
         demand = _demand(name, value)
         if demand:
             return f": {name} must be {demand}; got {_shown(value)}"
+    return _contradiction(entry)
+
+
+def _contradiction(entry: Mapping[str, Any]) -> str | None:
+    """What two fields say against each other, as the end of a sentence; None for nothing."""
+    container, prediction, round_trip = STUDY_COLUMNS
+    outcome = entry["outcome"]
+    if outcome == OUTCOME_OK:
+        for name in (container, round_trip):
+            if entry[name] is None:
+                return f": its outcome is {outcome}, and it has no {name}"
+    else:
+        for name in STUDY_COLUMNS:
+            if entry[name] is not None:
+                return f": its outcome is {outcome}, and it has a {name}, as only an answer has"
+    for part, whole, apart in ((prediction, container, 1), (container, round_trip, CLOCKS_APART)):
+        part_s, whole_s = entry[part], entry[whole]
+        if part_s is not None and whole_s is not None and part_s > whole_s * apart:
+            return f": it has a longer {part} than {whole}, of which it is a part"
     return None
 
 
@@ -412,6 +437,8 @@ def _demand(name: str, value: Any) -> str | None:
         return "above 0"
     if name in _NOT_NEGATIVE and value < 0:
         return "at least 0"
+    if name == "outcome" and value not in OUTCOMES:
+        return f"one of {', '.join(OUTCOMES)}"
     if name == "platform" and value not in PLATFORMS:
         return f"one of {', '.join(PLATFORMS)}, or null"
     if name == "started_at" and not _is_moment(value):

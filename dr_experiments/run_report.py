@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from dr_experiments.report import page_style, template_text
 from dr_experiments.run_figures import png_bytes
 from dr_experiments.run_groups import Group, group_records
 from dr_experiments.run_sections import (
+    FIGURES,
     Cell,
     Picture,
     Section,
@@ -52,7 +54,7 @@ class RunReport:
 
     Args:
         month: prices, region and hours of the costs; `requests` a month.
-        command: what makes this page again; `git_commit` is of the checkout that makes it.
+        command: what makes this page again; `git_commit` is of the code that makes it.
     """
 
     sources: Sequence[Source]
@@ -76,7 +78,8 @@ def read_source(path: Path, *, name: str) -> Source:
 def write_run_report(path: Path, report: RunReport, words: Words) -> list[Path]:
     """Write the page, and its figures into the folder `<stem>-figures` beside it.
 
-    Each file is written whole under another name first. Returns all paths, the page first.
+    Of an earlier page's figures those that this one lacks are removed, and nothing else. Each file
+    is written whole under another name first. Returns all paths, the page first.
 
     Raises:
         ValueError: nothing was counted, or one name stands for two models; nothing is written.
@@ -93,9 +96,12 @@ def write_run_report(path: Path, report: RunReport, words: Words) -> list[Path]:
         for suffix, content in ((".svg", _standalone(svgs[name])), (".png", png_bytes(figure))):
             kept.add(folder / f"{name}{suffix}")
             _write_whole(folder / f"{name}{suffix}", content)
-    # Figures of an earlier page with more of them would seem to belong to this one.
-    for stale in {*folder.glob("*.svg"), *folder.glob("*.png")} - kept:
-        stale.unlink()
+    # Figures of an earlier page with more of them would seem to belong to this one; what else lies
+    # there is somebody's own.
+    for name, suffix in product(FIGURES, (".svg", ".png")):
+        stale = folder / f"{name}{suffix}"
+        if stale not in kept:
+            stale.unlink(missing_ok=True)
     _write_whole(path, page.encode())
     return [path, *sorted(kept)]
 
@@ -237,6 +243,7 @@ def _provenance(groups: Sequence[Group], report: RunReport, words: Words) -> lis
             "runs": {r.run_id for r in group.records},
             "commit": {_commit(r.git_commit, words) for r in group.records},
             "platform": {platform_name(group.platform, words)},
+            "machine": {r.machine for r in group.records},
             "region": {r.region for r in group.records},
             "size": {_size(r, words) for r in group.records},
             "image": {r.image for r in group.records},
@@ -247,7 +254,7 @@ def _provenance(groups: Sequence[Group], report: RunReport, words: Words) -> lis
             },
         }
         told = "; ".join(
-            f"{words(f'provenance.{name}')}: {_listed(values, words)}"
+            f"{words(f'provenance.{name}')}: {_listed(name, values, words)}"
             for name, values in facts.items()
         )
         rows.append((label(group, words), told))
@@ -257,9 +264,9 @@ def _provenance(groups: Sequence[Group], report: RunReport, words: Words) -> lis
     return rows
 
 
-def _listed(values: set[str | None], words: Words) -> str:
+def _listed(name: str, values: set[str | None], words: Words) -> str:
     known = sorted(value for value in values if value is not None)
-    return ", ".join(known) or words("unknown")
+    return ", ".join(known) or words(f"unknown.{name}")
 
 
 def _commit(commit: str | None, words: Words) -> str | None:

@@ -29,6 +29,7 @@ from dr_experiments.statistics import (
     percentile,
     ratio_of_means,
     summarise,
+    summarise_durations,
 )
 
 _NUMBER: Final = re.compile(r"(\d+)")
@@ -37,6 +38,11 @@ _DAGGER: Final = "\N{DAGGER}"
 _MOST_SERIES: Final = 8
 # More lines than this lie too near to each other to be followed.
 _MOST_CURVES: Final = 6
+# Every figure that a page can have: what else lies among them was written by somebody else.
+FIGURES: Final = (
+    "latency", "cold-start", *(f"load-{number}" for number in range(1, _MOST_SERIES + 1)),
+    "cost-latency", "break-even",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +65,15 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure with the stem of its file; `draw` makes it, as matplotlib's figure."""
+    """A figure with the stem of its file, of `FIGURES`; `draw` makes it, as matplotlib's figure."""
 
     name: str
     draw: Callable[[], Any]
     caption: str
+
+    def __post_init__(self) -> None:
+        if self.name not in FIGURES:
+            raise ValueError(f"a figure is one of {', '.join(FIGURES)}; got {self.name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +182,7 @@ def _latency(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Se
     scale = words(f"caption.{run_figures.box_scale(groups)}")
     for group in groups:
         seconds = group.warm_s
-        found, container = summarise(seconds), summarise(group.container_s)
+        found, container = (summarise_durations(s) for s in (seconds, group.container_s))
         percentiles = [(p, percentile(seconds, p)) for p in (50, 95, 99)]
         few = few or any(len(seconds) < minimum_n(p) for p, _ in percentiles)
         rows.append(
@@ -220,7 +230,7 @@ def _cold(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Secti
     shown = [p for p in COLD_PHASES if any(p in phases_of[id(group)][1] for group in split)]
     rows = []
     for group in groups:
-        found = summarise(group.cold_s)
+        found = summarise_durations(group.cold_s)
         n, phases, estimated = phases_of[id(group)]
         cells = [
             _name(group, words, names),
@@ -234,8 +244,11 @@ def _cold(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Secti
             if phase not in phases:
                 cells.append(Cell(text=_DASH))
                 continue
-            cell = _mean_s(summarise(phases[phase]), words)
-            cells.append(replace(cell, text=f"≈ {cell.text}") if phase in estimated else cell)
+            if phase in estimated:
+                cell = _mean_s(summarise(phases[phase]), words)
+                cells.append(replace(cell, text=f"≈ {cell.text}"))
+            else:
+                cells.append(_mean_s(summarise_durations(phases[phase]), words))
         rows.append(tuple(cells))
     table = Table(
         caption=words("caption.cold"),
@@ -281,7 +294,7 @@ def _load(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Secti
             cells += [Cell(text=_DASH)] * 4
             notes.append(f"{names[id(group)]}: {words('caption.offline')}")
         elif waits:
-            cells.append(_mean_ms(summarise(waits), words))
+            cells.append(_mean_ms(summarise_durations(waits), words))
             few = few or len(waits) < minimum_n(99)
             cells += [_percentile(p, percentile(waits, p), words) for p in (50, 95, 99)]
         else:

@@ -223,9 +223,9 @@ def cold(
 
     for _ in range(requests):
         for _ in range(attempts):
-            if renew:
-                renew()
             try:
+                if renew:
+                    renew()
                 client.wait_until(client.now() + gap_s)
                 offset = client.now() - begin
                 measurement = replace(client.measure(payload), start_offset_s=offset)

@@ -6,8 +6,10 @@
 Method: the interval of the mean is Student's t with n - 1 degrees of freedom; the standard
 deviation is the sample's (n - 1); percentiles interpolate linearly between order statistics
 (definition 7 of Hyndman and Fan, The American Statistician 1996;50:361-5, NumPy's default).
-No value is removed as an outlier. Requests of one process in a row are not independent, so the
-interval is optimistic; it says how well this run knows its own mean.
+Of few, scattered durations the interval would reach below 0, where no duration lies:
+`summarise_durations` cuts it there. No value is removed as an outlier. Requests of one process in a
+row are not independent, so the interval is optimistic; it says how well this run knows its own
+mean.
 
 Percentiles and ratios of means have bootstrap intervals (percentile method, Efron and Tibshirani,
 An Introduction to the Bootstrap, 1993, chapter 13), drawn with a fixed seed: the same values give
@@ -18,14 +20,14 @@ Order Statistics, 2003, section 2.3), and a uniform number picks a value of the 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 CONFIDENCE: Final = 0.95
 PERCENTILE_METHOD: Final = "linear interpolation between order statistics (Hyndman-Fan 7)"
-INTERVAL_METHOD: Final = "Student's t"
+INTERVAL_METHOD: Final = "Student's t, cut at 0"
 BOOTSTRAP_DRAWS: Final = 9999
 BOOTSTRAP_METHOD: Final = f"percentile bootstrap, {BOOTSTRAP_DRAWS:,} draws, fixed seed"
 _BOOTSTRAP_SEED: Final = 20
@@ -88,6 +90,15 @@ def summarise(values: Sequence[float]) -> Summary:
         p95_is_extreme=_between_two_largest(n, 0.95),
         p99_is_extreme=_between_two_largest(n, 0.99),
     )
+
+
+def summarise_durations(values: Sequence[float]) -> Summary:
+    """`summarise` with an interval that does not reach below 0.
+
+    Not for remainders of two clocks, which can be negative themselves.
+    """
+    found = summarise(values)
+    return found if found.mean_low is None else replace(found, mean_low=max(0.0, found.mean_low))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
+from dr_experiments.client import CLOCKS_APART
 from dr_experiments.pricing import ITEM_SERVERLESS_COMPUTE, PriceTable
 from dr_experiments.records import STUDY_COLUMNS
-from dr_experiments.statistics import Summary, summarise
+from dr_experiments.statistics import Summary, summarise_durations
 
 CONTAINER, PREDICTION, ROUND_TRIP = STUDY_COLUMNS
 COLUMN_WORDS: Final[Mapping[str, str]] = {
@@ -42,13 +43,13 @@ _FILE: Final = re.compile(
     r"(?:(?P<gb>[1-9][0-9]*)gb|"
     r"(?:ml[.-])?(?P<family>[a-z]+[0-9]+[a-z]*)[.-](?P<size>(?:(?:[1-9][0-9]*)?x)?large|medium))"
 )
+# The study's files number their requests in a column without a name.
+_INDEX: Final = ""
 # As programs write a time: not what else Python takes for a number, such as 1_0 or nan.
 _NUMBER: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # A nanosecond is the clock's own step, and no platform lets a request run for a day.
 _SHORTEST_S: Final = 1e-9
 _LONGEST_S: Final = 86_400.0
-# The container and the client have a clock each; two clocks run apart by far less than this.
-_CLOCKS_APART: Final = 1.001
 
 
 class StudyError(ValueError):
@@ -75,7 +76,7 @@ class Series:
         return len(self.seconds[ROUND_TRIP])
 
     def summary(self, column: str) -> Summary:
-        return summarise(self.seconds[column])
+        return summarise_durations(self.seconds[column])
 
     def usd(self, column: str, *, prices: PriceTable) -> Decimal:
         """Mean of `column` times the price of a second: USD per inference, serverless only.
@@ -119,7 +120,8 @@ def read_study(folder: Path) -> Study:
     Raises:
         StudyError: no CSV file, a name of another form, text that is not UTF-8, a missing or
             doubled column, a row with more or fewer fields than the header, a value that is not
-            a positive number of seconds, or a part that is longer than its whole (prediction,
+            a positive number of seconds, a request (number in the column without a name) that is
+            there twice, or a part that is longer than its whole (prediction,
             time in the container, round trip); the file and the line are named.
     """
     if not folder.is_dir():
@@ -445,12 +447,20 @@ def _rows(path: Path) -> Iterator[tuple[float, ...]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] | None = None
     places: list[int] = []
+    first: dict[str, int] = {}
     try:
         for row in reader:
             if header is None:
                 header, places = row, _places(row, name)
             elif row:
-                yield _row(row, header, places, f"{name}: line {reader.line_num}")
+                line = reader.line_num
+                yield _row(row, header, places, f"{name}: line {line}")
+                number = row[header.index(_INDEX)].strip() if _INDEX in header else ""
+                before = first.setdefault(number, line) if number else line
+                if before != line:
+                    raise StudyError(
+                        f"{name}: request {number[:40]} is there twice (lines {before} and {line})"
+                    )
     except csv.Error as error:
         raise StudyError(f"{name}: line {reader.line_num} is not CSV: {error}") from None
     if header is None:
@@ -488,7 +498,7 @@ def _row(
     container, prediction, round_trip = seconds
     for part, part_s, whole, whole_s in (
         (PREDICTION, prediction, CONTAINER, container),
-        (CONTAINER, container, ROUND_TRIP, round_trip * _CLOCKS_APART),
+        (CONTAINER, container, ROUND_TRIP, round_trip * CLOCKS_APART),
     ):
         if part_s > whole_s:
             raise StudyError(

@@ -224,7 +224,7 @@ def break_even_markdown(study: Study, *, prices: PriceTable) -> str:
                 bounds = (summary.mean, summary.mean_high, summary.mean_low)
                 rate = one.rate(prices)
                 at, low, high = (
-                    None if seconds is None else f"{month / (Decimal(repr(seconds)) * rate):,.0f}"
+                    None if seconds is None else _requests(month, seconds, rate)
                     for seconds in bounds
                 )
                 cells.append(f"{at} ({low} to {high})" if low and high else str(at))
@@ -294,6 +294,11 @@ def _value(candidate: Candidate, unit: str) -> str:
         "x": f"{candidate.value:.4f}\N{MULTIPLICATION SIGN}", "%": f"{candidate.value:.2f} %",
         "s": f"{candidate.value:.3f} s",
     }[unit]  # fmt: skip
+
+
+def _requests(month: Decimal, seconds: float, rate: Decimal) -> str:
+    # The lower bound of few, scattered times is 0, and what costs nothing is never dearer.
+    return f"{month / (Decimal(repr(seconds)) * rate):,.0f}" if seconds > 0 else "never"
 
 
 def _mean_words(series: Series, column: str) -> str:

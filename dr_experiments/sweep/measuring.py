@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from dr_experiments.client import Client, Measurement
+from dr_experiments.provenance import machine
 from dr_experiments.records import RequestRecord, RunContext, records_of
 from dr_experiments.scenarios import ScenarioResult, UnknownContainerError, cold, warm
 from dr_experiments.sweep.plan import Settings
@@ -67,7 +68,9 @@ def measure_entry(
     # The line was written before the container answered; logs of AWS may still be on their way.
     answered = [m for result in results for m in (*result.cold, *_warm_up(result))]
     ready = task.deployed.ready_lines(answered)
-    context = RunContext(run_id=task.run_id, git_commit=git_commit, seed=settings.seed)
+    context = RunContext(
+        run_id=task.run_id, git_commit=git_commit, seed=settings.seed, machine=machine()
+    )
     records = [r for result in results for r in records_of(result, context=context, ready=ready)]
     return [
         replace(

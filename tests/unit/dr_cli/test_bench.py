@@ -14,7 +14,7 @@ from dr_cli.experiment import CSV_FILE, REPORT_FILE
 from dr_experiments.records import read_jsonl
 from dr_experiments.run_groups import group_records, interleaved
 from dr_experiments.targets import Payload, Reply, Target, TargetDescription
-from tests.unit.dr_experiments.fakes import FakeClock, FakeTarget, answer
+from tests.unit.dr_experiments.fakes import FakeClock, FakeTarget, quick_answer
 
 
 class Interrupted(FakeTarget):
@@ -129,7 +129,7 @@ def test_answers_of_fresh_containers_alone_are_called_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = target(FakeTarget, "a")
-    fresh.answers = repeat(answer(container={"start_id": "a", "requests_before": 0}))  # type: ignore[attr-defined]
+    fresh.answers = repeat(quick_answer(container={"start_id": "a", "requests_before": 0}))  # type: ignore[attr-defined]
     monkeypatch.setattr(bench, "_deployed", lambda *_, **__: subject_of(fresh))
     with pytest.raises(CommandError, match="every answer came from a fresh container"):
         bench.bench_warm(["a"], requests=2, out=tmp_path, **OPTIONS)

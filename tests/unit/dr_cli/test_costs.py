@@ -189,13 +189,15 @@ def test_a_local_run_is_never_ranked_as_aws_in_silence(
     assert f"| {SERVERLESS} | local AWS |" in text
     assert f"| {REALTIME} | AWS |" in text
     assert f"{SERVERLESS}: measured on the local AWS: the times, and the costs from them" in text
-    assert "Times of two platforms are not comparable" in text
+    assert "Times of two platforms, and costs from them, are not comparable" in text
     print_costs(
         [run], requests_per_month=20_000, hours="always", region="us-east-1",
         fixed=FixedPart(), prices_file=None,
     )  # fmt: skip
     out = capsys.readouterr().out
     assert "measured on the local AWS" in out
+    # It is a bill of each, in no order.
+    assert "rank" not in out
     assert "From how many requests" not in out
 
 
@@ -526,6 +528,25 @@ def test_runs_without_records_are_refused(tmp_path: Path, text: str, said: str) 
         read_runs([path])
     with pytest.raises(CommandError, match="is not there"):
         read_runs([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("field", "sizes", "said"),
+    [
+        ("memory_mib", (1024, 2048), "1024 MiB and 2048 MiB"),
+        ("instance_type", ("ml.m5.xlarge", "ml.c7g.xlarge"), "ml.c7g.xlarge and ml.m5.xlarge"),
+    ],
+)
+def test_one_name_for_two_sizes_is_refused_and_not_priced_as_the_first(
+    tmp_path: Path, field: str, sizes: tuple[object, object], said: str
+) -> None:
+    mode = "serverless" if field == "memory_mib" else "realtime"
+    first, second = (
+        answered("mine", [0.1, 0.2], mode=mode, run_id=str(size), **{field: size}) for size in sizes
+    )
+    write_jsonl(tmp_path / "requests.jsonl", [*first, *second])
+    with pytest.raises(CommandError, match=f"^mine answered on {said}; a cost is one size's"):
+        read_runs([tmp_path])
 
 
 def test_one_configuration_in_two_runs_is_refused(run: Path) -> None:

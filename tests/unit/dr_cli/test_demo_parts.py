@@ -167,3 +167,21 @@ def test_a_folder_that_is_not_set_up_says_how(
     (tmp_path / "cdk.json").touch()
     with pytest.raises(CommandError, match="make setup"):
         cdk.require_checkout()
+
+
+def test_results_of_another_run_in_the_folder_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = tmp_path / "requests.jsonl"
+    records.write_text("a night's measurement\n")
+
+    def nothing(*_: object) -> None:
+        raise CommandError("far enough")
+
+    monkeypatch.setattr(demo, "require_checkout", lambda: None)
+    monkeypatch.setattr(demo, "_synthesize", nothing)
+    with pytest.raises(CommandError, match="far enough"):
+        demo.run_demo(photograph=None, out=tmp_path, requests=1, interval_s=0)
+    assert not records.exists()
+    (kept,) = (tmp_path / "earlier").rglob("requests.jsonl")
+    assert kept.read_text() == "a night's measurement\n"

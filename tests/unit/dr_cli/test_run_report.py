@@ -123,3 +123,18 @@ def test_what_two_files_hold_is_refused(tmp_path: Path) -> None:
         ):
             report(run, None, other)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_runs_of_one_name_are_told_apart_and_nothing_above_is_said(tmp_path: Path) -> None:
+    for name in ("someone/a/warm", "someone/b/warm", "someone/cold"):
+        (tmp_path / name).mkdir(parents=True)
+        write_jsonl(
+            tmp_path / name / "requests.jsonl", answered(SERVERLESS, [0.1, 0.2], run_id=name[8:])
+        )
+    runs = [tmp_path / "someone" / name for name in ("a/warm", "b/warm", "cold")]
+    out = tmp_path / "page.html"
+    report_runs(runs, out=out, **OPTIONS)  # type: ignore[arg-type]
+    page = out.read_text("utf-8")
+    assert "dr bench report a/warm b/warm cold --out" in page
+    assert all(re.search(rf"<code>{name}: [0-9a-f]{{64}}", page) for name in ("a/warm", "b/warm"))
+    assert "someone" not in page

@@ -16,6 +16,7 @@ from dr_cli.errors import CommandError
 from dr_cli.predict import Place
 from dr_cli.scenario_runs import Sending, bench_cold, bench_load, bench_realtime
 from dr_experiments.client import Client, Measurement
+from dr_experiments.provenance import code_commit, machine
 from dr_experiments.records import read_jsonl
 from dr_experiments.targets import Payload
 from tests.unit.dr_experiments.http_fakes import served
@@ -47,6 +48,20 @@ def test_a_load_leaves_records_and_says_percentiles(
     assert ("since it was due" in said) == (shape == "open")
     with (tmp_path / "study.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == len(records)
+
+
+def test_a_record_names_the_code_and_the_machine_wherever_it_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", str(tmp_path)], check=True, capture_output=True)
+    monkeypatch.chdir(tmp_path)
+    with served(lambda number: 0.0) as (url, _):
+        bench_realtime(
+            Place(url=url), Sending(photograph=None, seed=7, out=tmp_path), requests=1, interval_s=0
+        )
+    (record,) = read_jsonl(tmp_path / "requests.jsonl")
+    assert record.git_commit == code_commit() is not None
+    assert record.machine == machine()
 
 
 @pytest.mark.parametrize("shape", ["single-stream", "server", "offline"])

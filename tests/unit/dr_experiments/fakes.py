@@ -30,6 +30,11 @@ def answer(**changes: Any) -> dict[str, Any]:
     return document
 
 
+def quick_answer(**changes: Any) -> dict[str, Any]:
+    """An answer of a container that takes no time, for servers that answer at once."""
+    return answer(**{"requestLatency": 5e-6, "predictionLatency": 4e-6, **changes})
+
+
 class FakeClock:
     """Time that passes only when told to."""
 
@@ -81,7 +86,7 @@ class FakeTarget:
         self.clock.now += step
         body = self.body
         if body is None:
-            body = json.dumps(next(self.answers) if self.answers else answer()).encode()
+            body = json.dumps(next(self.answers) if self.answers else quick_answer()).encode()
         return Reply(body=body, platform_ms={"model_latency_ms": 9.0, "model_setup_ms": 0.0})
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.unit.dr_experiments.fakes import answer
+from tests.unit.dr_experiments.fakes import quick_answer
 
 
 class _Server(ThreadingHTTPServer):
@@ -31,7 +31,7 @@ def served(
     `delay_s` and `status` are asked with the request's number from 0. With a `gate`, requests
     are answered one at a time, as by a single worker.
     """
-    body = json.dumps(answer()).encode()
+    body = json.dumps(quick_answer()).encode()
     seen: list[dict[str, str]] = []
     lock = threading.Lock()
 

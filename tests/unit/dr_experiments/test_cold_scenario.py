@@ -22,7 +22,7 @@ from dr_experiments.cold_start import (
     split_cold_start,
 )
 from dr_experiments.records import RunContext, records_of
-from dr_experiments.scenarios import UnknownContainerError, cold, realtime
+from dr_experiments.scenarios import InterruptedScenario, UnknownContainerError, cold, realtime
 from dr_experiments.targets import TargetError
 from tests.unit.dr_experiments.fakes import PAYLOAD, FakeClock, FakeTarget, answer
 
@@ -96,6 +96,19 @@ def test_a_container_that_is_renewed_needs_no_gap() -> None:
     answers = (container(f"c{number}", 0) for number in range(9))
     result, _ = run(answers, requests=3, gap_s=0, renew=lambda: numbers.append(1))
     assert (len(result.cold), len(numbers)) == (3, 3)
+
+
+def test_ctrl_c_while_a_container_is_renewed_keeps_what_was_measured() -> None:
+    numbers: list[int] = []
+
+    def renew() -> None:
+        if numbers:
+            raise KeyboardInterrupt
+        numbers.append(1)
+
+    with pytest.raises(InterruptedScenario) as caught:
+        run(iter([container("a", 0)]), requests=3, gap_s=0, renew=renew)
+    assert len(caught.value.result.measurements) == 1
 
 
 def test_every_request_of_the_realtime_scenario_counts() -> None:

@@ -49,7 +49,7 @@ def refusal(path: Path) -> str:
     [
         ({"run_id": ...}, "it has no run_id"),
         ({"bytes_in": ..., "index": ...}, "it has no index, bytes_in"),
-        ({"colour": 1}, 'no field of schema 4 is called "colour"'),
+        ({"colour": 1}, 'no field of schema 5 is called "colour"'),
         ({"schema": ...}, "its schema must be a whole number; got null"),
         ({"schema": "4"}, 'its schema must be a whole number; got "4"'),
         ({"schema": True}, "its schema must be a whole number; got true"),
@@ -89,11 +89,41 @@ def test_a_field_that_a_run_does_not_write_is_refused_by_its_line(
     assert refusal(path).startswith(NOT_A_RECORD + said)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"fullLatency": 0.01, "requestLatency": 5.0},
+         "it has a longer requestLatency than fullLatency, of which it is a part"),
+        ({"requestLatency": 0.02, "predictionLatency": 0.03},
+         "it has a longer predictionLatency than requestLatency, of which it is a part"),
+        ({"fullLatency": None}, "its outcome is ok, and it has no fullLatency"),
+        ({"requestLatency": None}, "its outcome is ok, and it has no requestLatency"),
+        ({"outcome": "excellent"}, "outcome must be one of ok, throttled, timeout, "),
+        ({"outcome": "timeout"},
+         "its outcome is timeout, and it has a requestLatency, as only an answer has"),
+        ({"outcome": "timeout", "requestLatency": None, "predictionLatency": None},
+         "its outcome is timeout, and it has a fullLatency, as only an answer has"),
+    ],
+)  # fmt: skip
+def test_fields_that_contradict_each_other_are_refused(
+    path: Path, changes: dict[str, Any], said: str
+) -> None:
+    change(path, **changes)
+    assert refusal(path).startswith(NOT_A_RECORD + said)
+
+
+def test_two_clocks_may_differ_by_a_thousandth(path: Path) -> None:
+    change(path, fullLatency=0.2, requestLatency=0.2001, predictionLatency=0.2001)
+    assert read_jsonl(path)[1].requestLatency == 0.2001
+    change(path, requestLatency=0.2003)
+    assert "longer requestLatency" in refusal(path)
+
+
 def test_another_schema_is_told_by_its_number_before_its_fields(path: Path) -> None:
-    change(path, schema=5, colour="new", bytes_in="many")
+    change(path, schema=6, colour="new", bytes_in="many")
     assert refusal(path) == (
-        "line 2 is not a request record that this version can read: it has schema 5, and schemas "
-        "1 to 4 are known; read it with the version of dr-endpoints that wrote it"
+        "line 2 is not a request record that this version can read: it has schema 6, and schemas "
+        "1 to 5 are known; read it with the version of dr-endpoints that wrote it"
     )
     change(path, schema=0)
     assert "it has schema 0" in refusal(path)
@@ -204,6 +234,7 @@ def test_records_of_the_first_schema_and_the_committed_ones_are_read(
     assert [one.platform for one in read_jsonl(path)] == [None] * 3
     committed = read_jsonl(repository / "docs/reports/local-study/requests.jsonl")
     assert len(committed) == 312
+    assert len(read_jsonl(repository / "docs/reports/local-modes/requests.jsonl")) == 399
 
 
 def test_what_a_client_writes_can_be_read(path: Path) -> None:

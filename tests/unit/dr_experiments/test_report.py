@@ -1,17 +1,20 @@
 """The page stands alone: units, n, failures and provenance are on it, nothing is loaded."""
 
 import re
+import subprocess
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from itertools import chain, repeat
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dr_experiments import provenance
 from dr_experiments.analysis import ConfigurationAnalysis, ContainerFacts, analyse
 from dr_experiments.client import Client
 from dr_experiments.pricing import PriceTable
-from dr_experiments.provenance import Provenance, git_commit, machine, new_run_id
+from dr_experiments.provenance import Provenance, code_commit, git_commit, machine, new_run_id
 from dr_experiments.report import Report, format_ms, format_usd, render_report
 from dr_experiments.scenarios import warm
 from dr_experiments.targets import TargetDescription, TargetError
@@ -22,7 +25,7 @@ PROVENANCE = Provenance(
     created_at=datetime(2026, 11, 28, 10, 0, tzinfo=UTC),
     command="dr demo",
     git_commit="0123abc",
-    machine="Example CPU, 2 cores usable, 25 GB of memory, Linux x86_64",
+    machine="Example CPU, 2 CPUs, 25 GB, Linux x86_64",
     python="3.11.7",
     image=None,
     image_note="not built: no Docker engine answered",
@@ -53,7 +56,7 @@ def analysed(
     target = FakeTarget(
         clock,
         iter(steps),
-        answers=repeat(answer(requestLatency=centre_s * 0.9)),
+        answers=repeat(answer(requestLatency=centre_s * 0.5, predictionLatency=centre_s * 0.4)),
         description=TargetDescription(
             name=f"dr-{mode}-mobilenet-{size}",
             mode=mode,
@@ -220,12 +223,37 @@ def test_dollars_never_in_scientific_notation() -> None:
 def test_the_machine_is_described_without_its_name(repository: object) -> None:
     import platform
 
-    assert "cores usable" in machine()
+    # In words of any language.
+    assert re.search(r", \d+ CPUs?, \d+ GB, \w+ \w+$", machine())
     assert platform.node() not in machine()
     assert re.fullmatch(r"\d{8}T\d{6}Z", new_run_id())
 
 
-def test_commit_of_a_folder_without_git_is_unknown(tmp_path: object) -> None:
-    from pathlib import Path
+def test_commit_of_a_folder_without_git_is_unknown(tmp_path: Path) -> None:
+    assert git_commit(tmp_path) is None
 
-    assert git_commit(Path(str(tmp_path))) is None
+
+def test_the_commit_is_that_of_the_code_and_not_of_the_folder_it_is_run_in(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    git("commit", "--allow-empty", "--message", "of something else")
+    other = git_commit(tmp_path)
+    assert other is not None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+    assert code_commit() == git_commit(repository) != other
+    # An environment inside of somebody's checkout, into which the wheel was installed.
+    installed = tmp_path / ".venv" / "site-packages" / "dr_experiments" / "provenance.py"
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    monkeypatch.setattr(provenance, "__file__", str(installed))
+    assert code_commit() is None
+    monkeypatch.delenv("GIT_DIR")
+    git("add", ".venv")
+    git("commit", "--message", "as its source")
+    assert code_commit() == git_commit(tmp_path) != other

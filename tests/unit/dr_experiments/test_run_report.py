@@ -23,7 +23,7 @@ from dr_experiments.pricing import ITEMS, Price, PriceTable
 from dr_experiments.records import RequestRecord, write_jsonl
 from dr_experiments.run_groups import group_records, interleaved
 from dr_experiments.run_report import RunReport, read_source, write_run_report
-from dr_experiments.run_sections import Section, prices_used, sections
+from dr_experiments.run_sections import Picture, Section, prices_used, sections
 from dr_experiments.statistics import percentile, ratio_of_means, summarise
 from tests.unit.dr_experiments.record_fakes import answered, cold_starts, failed, record
 
@@ -156,6 +156,27 @@ def amounts(records: list[RequestRecord], language: str) -> list[list[str]]:
     found = sections(group_records(records), month=MONTH, requests=20_000, words=Words(language))
     rows = section(found, "cost", language).tables[0].rows
     return [[cell.text for cell in row if re.fullmatch(r"[\d.,]+", cell.text)] for row in rows]
+
+
+def test_no_bound_of_a_duration_is_negative_but_that_of_a_remainder() -> None:
+    def start(index: int, share: float) -> RequestRecord:
+        phases = {"platform": 20 * share, "model_load": share, "answer": share}
+        return record(
+            SERVERLESS, index, scenario="cold", cold=True, fullLatency=22 * share,
+            requestLatency=share, phases=phases, phases_estimated=["platform"],
+        )  # fmt: skip
+
+    scattered = [0.001, 0.5]
+    found = made([*answered(SERVERLESS, scattered), start(1, scattered[0]), start(2, scattered[1])])
+    warm = section(found, "latency").tables[0].rows[0]
+    (table,) = section(found, "cold").tables
+    cold = dict(zip(table.head, table.rows[0], strict=True))
+    assert cold["platform"].small.startswith("-")
+    low = [cell.small for name, cell in cold.items() if name not in ("configuration", "platform")]
+    assert [text for text in low if text.startswith("0.00 to ")] == [text for text in low if text]
+    assert len([text for text in low if text]) == 3
+    assert warm[3].small.startswith("0.00 to ")
+    assert warm[8].small.startswith("0.00 to ")
 
 
 def test_configurations_stand_in_the_order_of_their_names_however_they_were_measured() -> None:
@@ -478,6 +499,20 @@ class _Texts(HTMLParser):
             self.found.append(" ".join(data.split()))
 
 
+def test_the_machine_is_named_where_the_records_know_it(tmp_path: Path) -> None:
+    known = answered(SERVERLESS, FAST, machine="Example 9000, 2 CPUs, 25 GB, Linux x86_64")
+    before = answered(SERVERLESS_3, FAST, schema=4)
+    text, _ = written(tmp_path, [*known, *before])
+    assert "machine of the client: Example 9000, 2 CPUs, 25 GB, Linux x86_64;" in text
+    assert "machine of the client: not known;" in text
+    text, _ = written(tmp_path, [*known, *before], "pt-BR")
+    assert "máquina do cliente: Example 9000, 2 CPUs, 25 GB, Linux x86_64;" in text
+    assert "máquina do cliente: não conhecida;" in text
+    assert "região: us-east-1; " in text
+    assert "imagem: não conhecida;" in text
+    assert "commit: c0ffee;" in text
+
+
 def of_several_kinds() -> list[RequestRecord]:
     """What has no price, a size without one, a function, a change since the commit, two runs."""
     return [
@@ -538,6 +573,22 @@ def test_figures_of_an_earlier_page_do_not_stay(tmp_path: Path) -> None:
     _, paths = written(tmp_path, answered("http://127.0.0.1:1", FAST))
     left = sorted(path.name for path in folder.iterdir())
     assert left == sorted(path.name for path in paths[1:]) == ["latency.png", "latency.svg"]
+
+
+def test_what_a_page_did_not_write_stays_among_its_figures(tmp_path: Path) -> None:
+    folder = tmp_path / "report-figures"
+    folder.mkdir()
+    own = {"photo.png", "logo.svg", "load-99.svg", "latency.pdf", "data.csv"}
+    for name in own:
+        (folder / name).write_text("somebody's")
+    _, paths = written(tmp_path, answered("http://127.0.0.1:1", FAST))
+    assert {path.name for path in folder.iterdir()} - {path.name for path in paths} == own
+    assert {(folder / name).read_text() for name in own} == {"somebody's"}
+
+
+def test_a_figure_that_could_not_be_removed_later_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match=r"a figure is one of latency, .*; got 'colours'"):
+        Picture(name="colours", draw=lambda: None, caption="")
 
 
 def test_nothing_counted_or_two_models_in_one_name_is_refused(tmp_path: Path) -> None:

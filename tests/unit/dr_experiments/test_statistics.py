@@ -2,12 +2,18 @@
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dr_experiments.statistics import BOOTSTRAP_DRAWS, percentile, summarise
+from dr_experiments.statistics import (
+    BOOTSTRAP_DRAWS,
+    percentile,
+    summarise,
+    summarise_durations,
+)
 
 
 def test_five_values_by_hand() -> None:
@@ -88,3 +94,13 @@ def test_the_interval_of_a_percentile_takes_no_longer_for_more_values() -> None:
     half = 2 * (0.01 * 0.99 / 200_000) ** 0.5 / 0.01
     bounds = (found.value - half, found.value + half)
     assert (found.low, found.high) == pytest.approx(bounds, abs=0.3 * half)
+
+
+def test_an_interval_of_durations_does_not_reach_below_0() -> None:
+    scattered = [0.001, 0.1]
+    assert (summarise(scattered).mean_low or 0) < 0
+    cut = summarise_durations(scattered)
+    assert cut.mean_low == 0
+    assert replace(cut, mean_low=None) == replace(summarise(scattered), mean_low=None)
+    assert summarise_durations([5.0]) == summarise([5.0])
+    assert summarise_durations([1.0, 1.1, 1.2]) == summarise([1.0, 1.1, 1.2])

@@ -234,6 +234,7 @@ def test_files_of_another_form_are_refused(
         (HEAD + "0,2,1,1.9\n", "a longer requestLatency than fullLatency, of which it is a part"),
         (HEAD.replace(",", ";") + "0;1;1;1\n", "no column .*; columns are parted by commas"),
         (HEAD.replace("\n", ",fullLatency\n") + "0,1,1,1,2\n", "the column fullLatency twice"),
+        (HEAD + "0,1,1,1\n1,1,1,1\n1,1,1,2\n", r"request 1 is there twice \(lines 3 and 4\)"),
         (HEAD + '0,1,"1,1\n', "line 2 is not CSV"),
         ("", "is empty"),
         (HEAD + "\n\n", "holds no measurement"),
@@ -247,6 +248,20 @@ def test_rows_of_another_form_are_refused_by_file_and_line(
         read_study(tmp_path)
     assert str(caught.value).startswith(name)
     assert "\n" not in str(caught.value)
+
+
+def test_two_scattered_times_give_no_negative_seconds_amounts_or_requests(tmp_path: Path) -> None:
+    (tmp_path / "warm-up-VGG19-2gb.csv").write_text(HEAD + "0,0.01,0.01,0.02\n1,1,1,2\n")
+    text = study_markdown(read_study(tmp_path), prices=PRICES)
+    assert not re.search(r"[(|] ?-[0-9]|to -[0-9]", text)
+    assert "to never)" in text
+
+
+def test_rows_without_a_number_may_be_alike(tmp_path: Path) -> None:
+    path = tmp_path / "warm-up-VGG19-2gb.csv"
+    for text in (HEAD + ",1,1,1\n,1,1,1\n", HEAD[1:] + "1,1,1\n1,1,1\n"):
+        path.write_text(text)
+        assert read_study(tmp_path).series[0].n == 2
 
 
 @pytest.mark.parametrize("name", ["warm-up-VGG19-2gb.csv", "real-time-VGG19-ml.m5.xlarge.csv"])

@@ -25,7 +25,7 @@ from dr_experiments.targets import (
     sagemaker_client,
     shown_url,
 )
-from tests.unit.dr_experiments.fakes import PAYLOAD, answer
+from tests.unit.dr_experiments.fakes import PAYLOAD, quick_answer
 from tests.unit.dr_experiments.http_fakes import http, raw_server
 
 DESCRIPTION = TargetDescription(name="dr-serverless-mobilenet-2048", mode="serverless")
@@ -94,7 +94,7 @@ def test_failures_of_an_endpoint(
 def test_an_answer_with_the_times_of_the_local_platform() -> None:
     runtime = FakeRuntime(
         {
-            "Body": io.BytesIO(json.dumps(answer()).encode()),
+            "Body": io.BytesIO(json.dumps(quick_answer()).encode()),
             "ResponseMetadata": {
                 "HTTPHeaders": {
                     "x-dr-local-model-setup-ms": "512.5",
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         if status == 0:
             self.close_connection = True
             return
-        body = json.dumps(answer() if status == 200 else {"detail": "because"}).encode()
+        body = json.dumps(quick_answer() if status == 200 else {"detail": "because"}).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -277,7 +277,7 @@ def test_a_token_in_a_url_is_sent_and_not_shown() -> None:
     heads: list[bytes] = []
 
     def answer_to(connection: socket.socket, _: int) -> None:
-        connection.sendall(http(json.dumps(answer()).encode()))
+        connection.sendall(http(json.dumps(quick_answer()).encode()))
 
     with raw_server(answer_to, heads) as url:
         target = UrlTarget(f"{url}/grade?token=secret")

@@ -12,7 +12,7 @@ from dr_experiments import transport
 from dr_experiments.client import Client
 from dr_experiments.targets import UrlTarget
 from dr_experiments.transport import PHASES, HttpTransport
-from tests.unit.dr_experiments.fakes import PAYLOAD, answer
+from tests.unit.dr_experiments.fakes import PAYLOAD, quick_answer
 from tests.unit.dr_experiments.http_fakes import http, raw_server, served
 
 
@@ -122,7 +122,7 @@ def test_without_asking_nothing_is_retried_and_a_refusal_never_is() -> None:
 
 def test_a_server_that_dies_with_a_request_is_a_failure_and_no_slow_success() -> None:
     """On a kept connection, too: another attempt would hide it, with its time in the latency."""
-    body = http(json.dumps(answer()).encode())
+    body = http(json.dumps(quick_answer()).encode())
     asked: list[int] = []
 
     def answer_to(connection: socket.socket, number: int) -> None:

@@ -76,6 +76,12 @@ def test_wrong_answers_are_failures_however_fast() -> None:
     assert row.cost is None
 
 
+def test_a_container_cannot_take_longer_than_the_round_trip() -> None:
+    result, _ = run([0.0, 0.01, 0.0099], answers=repeat(answer(requestLatency=0.01)))
+    assert [m.outcome for m in result.measurements] == ["ok", "wrong-answer"]
+    assert result.failures[0].error == "the container says that it took longer than the round trip"
+
+
 def test_a_container_that_starts_inside_the_run_is_kept_apart() -> None:
     """Field problem B02: cold samples in a warm table."""
     fresh = answer(container={"start_id": "c2", "started_to_ready_ms": 1, "requests_before": 0})
@@ -88,7 +94,7 @@ def test_a_container_that_starts_inside_the_run_is_kept_apart() -> None:
 
 
 def test_cost_is_estimated_from_the_time_in_the_container() -> None:
-    result, _ = run([0.0, 0.5, 0.5])
+    result, _ = run([0.0, 0.5, 0.5], answers=repeat(answer()))
     row = analyse(result, prices=PriceTable.load(), region="us-east-1")
     assert row.cost is not None
     # 1000 x 0.010 s (requestLatency, not the client's 0.5 s) x 0.00004 USD.
@@ -108,7 +114,7 @@ def test_realtime_is_priced_at_a_rate_and_at_full_use() -> None:
     description = TargetDescription(
         name="dr-realtime-mobilenet-m5-xlarge", mode="realtime", instance_type="ml.m5.xlarge"
     )
-    result, _ = run([0.0, 0.5], description=description)
+    result, _ = run([0.0, 0.5], description=description, answers=repeat(answer()))
     row = analyse(result, prices=PriceTable.load(), region="us-east-1", requests_per_hour=100)
     assert row.cost is not None
     assert row.cost_full_use is not None
