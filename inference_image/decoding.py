@@ -16,7 +16,8 @@ Decoders beyond JPEG and PNG are imported when the first such file arrives.
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -75,6 +76,7 @@ _PILLOW_FORMATS: Final[Mapping[str, str]] = {
     MEDIA_BMP: "BMP",
     MEDIA_JPEG2000: "JPEG2000",
 }
+_NAMES: Final[Mapping[str, str]] = {**_PILLOW_FORMATS, MEDIA_DICOM: "DICOM"}
 # Pillow imports all of its decoders for the first file that is not of the common types.
 _PLUGINS: Final[Mapping[str, str]] = {
     MEDIA_TIFF: "PIL.TiffImagePlugin",
@@ -173,20 +175,25 @@ def decode(
     """
     bounds = limits or Limits()
     media_type, header, dicom = _admit(data, declared_type, bounds)
+    # Pillow's warnings quote what it found in the metadata, which may be about a person,
+    # and are of no use to whoever reads the log.
+    with _refusals_only(_NAMES[media_type]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if dicom is not None:
+            return _decode_dicom(dicom, bounds, min_side_px)
+        return _decode(data, media_type, header, bounds, min_side_px)
+
+
+@contextmanager
+def _refusals_only(name: str) -> Iterator[None]:
+    """Let nothing out but PhotographError; what else was raised is its cause."""
     try:
-        # Pillow's warnings quote what it found in the metadata, which may be about a person,
-        # and are of no use to whoever reads the log.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if dicom is not None:
-                return _decode_dicom(dicom, bounds, min_side_px)
-            return _decode(data, media_type, header, bounds, min_side_px)
+        yield
     except PhotographError:
         raise
     except Exception as error:
-        # Decoders raise whatever the damaged bytes lead them to (OSError, SyntaxError,
-        # ValueError, struct.error, ...), and none of it is a fault of the service.
-        name = "DICOM" if dicom is not None else _PILLOW_FORMATS[media_type]
+        # Decoders and readers of headers raise whatever the damaged bytes lead them to (OSError,
+        # SyntaxError, OverflowError, struct.error, ...), and none of it is a fault of the service.
         raise PhotographError(
             422, f"The {name} cannot be decoded: it is truncated or damaged."
         ) from error
@@ -202,20 +209,22 @@ def _admit(
         raise PhotographError(
             413, f"The image has {len(data)} bytes; at most {bounds.max_bytes} are accepted."
         )
-    media_type = _check_type(data, declared_type)
-    dicom = None
-    if media_type == MEDIA_DICOM:
-        from inference_image.dicom import read_dicom
+    with _refusals_only("image"):
+        media_type = _check_type(data, declared_type)
+    with _refusals_only(_NAMES[media_type]):
+        dicom = None
+        if media_type == MEDIA_DICOM:
+            from inference_image.dicom import read_dicom
 
-        dicom = read_dicom(data)
-        header: Header | None = dicom.header
-        encoded, encoding = dicom.frame, dicom.media_type
-    else:
-        header, encoded, encoding = read_header(data, media_type), data, media_type
-    if header is not None:
-        _check_pixels((header.width_px, header.height_px), bounds)
-        if encoding is not None:
-            _check_expansion(header, encoded, encoding)
+            dicom = read_dicom(data)
+            header: Header | None = dicom.header
+            encoded, encoding = dicom.frame, dicom.media_type
+        else:
+            header, encoded, encoding = read_header(data, media_type), data, media_type
+        if header is not None:
+            _check_pixels((header.width_px, header.height_px), bounds)
+            if encoding is not None:
+                _check_expansion(header, encoded, encoding)
     return media_type, header, dicom
 
 

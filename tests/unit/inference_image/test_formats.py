@@ -1,6 +1,7 @@
 """Every accepted encoding of one photograph, and what each format may hide."""
 
 import json
+import random
 import re
 import struct
 import subprocess
@@ -19,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from benchmarks.faults.files import Body, mutated
+from benchmarks.faults.files import Body, _wide_number, mutated
 from inference_image import decoding
 from inference_image.contract import ACCEPTED_IMAGE_TYPES, MEDIA_MULTIPART
 from inference_image.decoding import Limits, PhotographError, decode, measure
-from inference_image.dicom import ACCEPTED_SYNTAXES
+from inference_image.dicom import ACCEPTED_SYNTAXES, read_dicom
 from inference_image.headers import read_header, sniff
 from inference_image.model_spec import load_model_spec
 from inference_image.preprocessing import Preparation
@@ -726,6 +727,32 @@ def test_damaged_files_of_every_format_are_decoded_or_refused(
     status, detail = outcome(mutated)
     assert status in (200, 413, 415, 422)
     assert not re.search("Example|MRN|1961", detail)
+
+
+def test_no_reader_of_headers_raises_what_only_decode_would_turn_into_a_refusal() -> None:
+    """Numbers of 64 bits beyond any file, and other mutants; `decode` would hide what they find."""
+    corpus = [
+        Body(name=row.name, content_type=row.media_type, body=row.write(small()))
+        for row in ENCODINGS
+    ]
+    wide_ones = [body for body in corpus if "bigtiff" in body.name or "2000" in body.name]
+    assert len(wide_ones) >= 4
+    refused = 0
+    for seed in range(2000):
+        chance = random.Random(seed)  # noqa: S311
+        if seed % 2:
+            data = bytes(_wide_number(chance, bytearray(chance.choice(wide_ones).body), ()))
+        else:
+            data = mutated(corpus, seed=seed).body
+        kind = sniff(data)
+        try:
+            if kind == "application/dicom":
+                read_dicom(data)
+            elif kind is not None:
+                read_header(data, kind)
+        except PhotographError:
+            refused += 1
+    assert refused > 100
 
 
 def outcome(data: bytes) -> tuple[int, str]:
