@@ -51,6 +51,7 @@ from inference_image.libtiff import silence_libtiff
 from inference_image.png_data import open_png
 from inference_image.png_headers import PngHeader
 from inference_image.tiff_headers import TiffHeader, first_page
+from inference_image.webp_headers import WebpHeader
 
 if TYPE_CHECKING:
     from inference_image.dicom import DicomPhotograph
@@ -62,8 +63,9 @@ DEFAULT_MAX_IMAGE_BYTES: Final = 25 * 1024 * 1024
 DEFAULT_MAX_IMAGE_PIXELS: Final = 60_000_000
 # A picture of one row or column is no photograph, and costs a resampling out of proportion.
 MAX_SIDE_PX: Final = 20_000
-# Decoded bytes for one encoded byte, beyond which a large file is a bomb. A photograph has at
-# most some tens; a blank one is refused from 16 megapixels on.
+# Decoded bytes for one encoded byte, beyond which a large file without loss is a bomb. A photograph
+# has at most some tens, with its black corners; a blank one is refused from 16 megapixels on. With
+# loss, a large photograph may have some hundreds.
 _MOST_EXPANSION: Final = 250
 _EXPANSION_FROM_BYTES: Final = 48_000_000
 # Rows that are converted at a time, so that a large picture has no large intermediate.
@@ -229,8 +231,10 @@ def _admit(
 
 
 def _check_expansion(header: Header, encoded: bytes, media_type: str) -> None:
-    # A JPEG is decoded as small as the model allows, and cannot expand much further.
-    if media_type == MEDIA_JPEG or header.decoded_bytes < _EXPANSION_FROM_BYTES:
+    # A JPEG is decoded as small as the model allows, and cannot expand much further. A lossy WebP
+    # can, but its pixels are bounded, and a blank one costs no more than a photograph of its size.
+    lossy = media_type == MEDIA_JPEG or (isinstance(header, WebpHeader) and header.lossy)
+    if lossy or header.decoded_bytes < _EXPANSION_FROM_BYTES:
         return
     if header.decoded_bytes > _MOST_EXPANSION * len(encoded):
         raise PhotographError(
@@ -326,6 +330,9 @@ def _decode(
         image.draft(image.mode, (min_side_px, min_side_px))
     white_is_zero = media_type == MEDIA_TIFF and _white_is_zero(image)
     image.load()
+    if media_type == MEDIA_WEBP:
+        # It holds two more canvases, for the pictures that follow: eight bytes for each pixel.
+        image._decoder = None  # type: ignore[attr-defined]  # noqa: SLF001
     if isinstance(header, PngHeader):
         _scale_transparent_value(image, data)
     scale = image.width / width

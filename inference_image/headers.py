@@ -28,6 +28,7 @@ from inference_image.jpeg_headers import read_jpeg
 from inference_image.photograph import Header, PhotographError
 from inference_image.png_headers import read_png
 from inference_image.tiff_headers import read_tiff
+from inference_image.webp_headers import read_webp
 
 __all__ = ["MEDIA_JPEG2000", "Header", "PhotographError", "read_header", "sniff"]
 
@@ -131,14 +132,6 @@ def read_header(data: bytes, media_type: str) -> Header | None:
     return header
 
 
-def _u16(data: bytes, position: int) -> int:
-    return int.from_bytes(data[position : position + 2], "little")
-
-
-def _u24(data: bytes, position: int) -> int:
-    return int.from_bytes(data[position : position + 3], "little")
-
-
 def _u32(data: bytes, position: int) -> int:
     return int.from_bytes(data[position : position + 4], "little")
 
@@ -168,25 +161,11 @@ def _bmp(data: bytes) -> Header | None:
     return _rgb(width, height)
 
 
-def _webp(data: bytes) -> Header | None:
-    kind = data[12:16]
-    if len(data) < 30:
-        return None
-    if kind == b"VP8X":
-        return _rgb(1 + _u24(data, 24), 1 + _u24(data, 27))
-    if kind == b"VP8L":
-        bits = _u32(data, 21)
-        return _rgb(1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF))
-    if kind == b"VP8 ":
-        return _rgb(_u16(data, 26) & 0x3FFF, _u16(data, 28) & 0x3FFF)
-    return None
-
-
 _READERS: Final[Mapping[str, Callable[[bytes], Header | None]]] = {
     MEDIA_JPEG: read_jpeg,
     MEDIA_PNG: read_png,
     MEDIA_TIFF: read_tiff,
-    MEDIA_WEBP: _webp,
+    MEDIA_WEBP: read_webp,
     MEDIA_BMP: _bmp,
     MEDIA_JPEG2000: read_jpeg2000,
 }
