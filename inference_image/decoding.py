@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from inference_image.bmp_headers import BmpHeader
 from inference_image.colour import from_gamma, to_srgb
 from inference_image.contract import (
     ACCEPTED_IMAGE_TYPES,
@@ -282,6 +283,10 @@ def _open(data: bytes, media_type: str, header: Header | None) -> Image.Image:
         return open_jpeg(data, header)
     if isinstance(header, PngHeader):
         return open_png(data, header)
+    if isinstance(header, BmpHeader) and header.masks is not None:
+        from inference_image.bmp_data import open_masked
+
+        return open_masked(data, header, header.masks)
     if media_type in _PLUGINS:
         import_module(_PLUGINS[media_type])
     return Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[media_type]])
