@@ -14,16 +14,17 @@ Of a file with several pages or frames the first is taken. `docs/formats.md` lis
 Decoders beyond JPEG and PNG are imported when the first such file arrives.
 """
 
+import functools
 import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageChops, UnidentifiedImageError
 
 from inference_image.bmp_headers import BmpHeader
 from inference_image.colour import from_gamma, to_srgb
@@ -49,7 +50,7 @@ from inference_image.jpeg2000_headers import Jpeg2000Header, codestream
 from inference_image.jpeg_data import open_jpeg
 from inference_image.jpeg_headers import JpegHeader
 from inference_image.libtiff import silence_libtiff
-from inference_image.png_data import open_png
+from inference_image.png_data import low_bytes, open_png
 from inference_image.png_headers import PngHeader
 from inference_image.tiff_headers import TiffHeader, first_page
 from inference_image.webp_headers import WebpHeader
@@ -107,8 +108,9 @@ _SEPARATE_PLANES: Final = 2
 # A camera writes some tens of entries; each costs the reader some microseconds.
 _MOST_EXIF_ENTRIES: Final = 1000
 _EXIF_PREFIX: Final = b"Exif\0\0"
-# Where a PNG says its bits per sample and that it is grey.
-_PNG_BITS, _PNG_COLOUR, _PNG_GREY = 24, 25, 0
+# Where a PNG says that it is grey.
+_PNG_COLOUR, _PNG_GREY = 25, 0
+_WIDE_BITS: Final = 16
 _TRANSPOSE: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -339,7 +341,7 @@ def _decode(
         # It holds two more canvases, for the pictures that follow: eight bytes for each pixel.
         image._decoder = None  # type: ignore[attr-defined]  # noqa: SLF001
     if isinstance(header, PngHeader):
-        _scale_transparent_value(image, data)
+        _apply_transparent_value(image, data, header)
     scale = image.width / width
     # Of a TIFF, Pillow itself applies the orientation.
     orientation = 1 if media_type == MEDIA_TIFF else _orientation(image)
@@ -500,13 +502,32 @@ def _exif_entries(image: Image.Image) -> int:
     return int.from_bytes(block[start : start + 2], order)
 
 
-def _scale_transparent_value(image: Image.Image, data: bytes) -> None:
-    """Bring the transparent value of a PNG to the 8 bits that its samples have been brought to."""
-    key, bits = image.info.get("transparency"), data[_PNG_BITS]
-    if isinstance(key, tuple) and bits == 16:
-        image.info["transparency"] = tuple(value >> 8 for value in key)
+def _apply_transparent_value(image: Image.Image, data: bytes, header: PngHeader) -> None:
+    """Bring the transparent value of a PNG to the 8 bits that its samples have been brought to.
+
+    One of three times 16 bits is compared with all of them (PNG, third edition, 11.3.1.1), and
+    turns black here: white is often the value that means "transparent", and nearly white are bright
+    places of a retina.
+    """
+    key, bits = image.info.get("transparency"), header.bits
+    if isinstance(key, tuple) and bits == _WIDE_BITS:
+        del image.info["transparency"]
+        hidden = _equal(image, [value >> 8 for value in key])
+        # Most keys are of no pixel at all, and the low bytes need not be looked at.
+        if hidden.getbbox() is not None:
+            low = _equal(low_bytes(data, header), [value & 0xFF for value in key])
+            image.paste(0, mask=ImageChops.multiply(hidden, low))
     elif isinstance(key, int) and data[_PNG_COLOUR] == _PNG_GREY and bits in (2, 4):
         image.info["transparency"] = key * 255 // (2**bits - 1)
+
+
+def _equal(image: Image.Image, levels: Sequence[int]) -> Image.Image:
+    """255 where each channel has its level, else 0."""
+    found = [
+        channel.point([255 if value == level else 0 for value in range(256)])
+        for channel, level in zip(image.split(), levels, strict=True)
+    ]
+    return functools.reduce(ImageChops.multiply, found)
 
 
 def _to_rgb(image: Image.Image, *, white_is_zero: bool = False) -> Image.Image:
