@@ -14,16 +14,19 @@ Of a file with several pages or frames the first is taken. `docs/formats.md` lis
 Decoders beyond JPEG and PNG are imported when the first such file arrives.
 """
 
+import functools
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageChops, UnidentifiedImageError
 
+from inference_image.bmp_headers import BmpHeader
 from inference_image.colour import from_gamma, to_srgb
 from inference_image.contract import (
     ACCEPTED_IMAGE_TYPES,
@@ -47,9 +50,10 @@ from inference_image.jpeg2000_headers import Jpeg2000Header, codestream
 from inference_image.jpeg_data import open_jpeg
 from inference_image.jpeg_headers import JpegHeader
 from inference_image.libtiff import silence_libtiff
-from inference_image.png_data import open_png
+from inference_image.png_data import low_bytes, open_png
 from inference_image.png_headers import PngHeader
 from inference_image.tiff_headers import TiffHeader, first_page
+from inference_image.webp_headers import WebpHeader
 
 if TYPE_CHECKING:
     from inference_image.dicom import DicomPhotograph
@@ -61,8 +65,9 @@ DEFAULT_MAX_IMAGE_BYTES: Final = 25 * 1024 * 1024
 DEFAULT_MAX_IMAGE_PIXELS: Final = 60_000_000
 # A picture of one row or column is no photograph, and costs a resampling out of proportion.
 MAX_SIDE_PX: Final = 20_000
-# Decoded bytes for one encoded byte, beyond which a large file is a bomb. A photograph has at
-# most some tens; a blank one is refused from 16 megapixels on.
+# Decoded bytes for one encoded byte, beyond which a large file without loss is a bomb. A photograph
+# has at most some tens, with its black corners; a blank one is refused from 16 megapixels on. With
+# loss, a large photograph may have some hundreds.
 _MOST_EXPANSION: Final = 250
 _EXPANSION_FROM_BYTES: Final = 48_000_000
 # Rows that are converted at a time, so that a large picture has no large intermediate.
@@ -75,6 +80,7 @@ _PILLOW_FORMATS: Final[Mapping[str, str]] = {
     MEDIA_BMP: "BMP",
     MEDIA_JPEG2000: "JPEG2000",
 }
+_NAMES: Final[Mapping[str, str]] = {**_PILLOW_FORMATS, MEDIA_DICOM: "DICOM"}
 # Pillow imports all of its decoders for the first file that is not of the common types.
 _PLUGINS: Final[Mapping[str, str]] = {
     MEDIA_TIFF: "PIL.TiffImagePlugin",
@@ -102,8 +108,9 @@ _SEPARATE_PLANES: Final = 2
 # A camera writes some tens of entries; each costs the reader some microseconds.
 _MOST_EXIF_ENTRIES: Final = 1000
 _EXIF_PREFIX: Final = b"Exif\0\0"
-# Where a PNG says its bits per sample and that it is grey.
-_PNG_BITS, _PNG_COLOUR, _PNG_GREY = 24, 25, 0
+# Where a PNG says that it is grey.
+_PNG_COLOUR, _PNG_GREY = 25, 0
+_WIDE_BITS: Final = 16
 _TRANSPOSE: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -173,20 +180,25 @@ def decode(
     """
     bounds = limits or Limits()
     media_type, header, dicom = _admit(data, declared_type, bounds)
+    # Pillow's warnings quote what it found in the metadata, which may be about a person,
+    # and are of no use to whoever reads the log.
+    with _refusals_only(_NAMES[media_type]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if dicom is not None:
+            return _decode_dicom(dicom, bounds, min_side_px)
+        return _decode(data, media_type, header, bounds, min_side_px)
+
+
+@contextmanager
+def _refusals_only(name: str) -> Iterator[None]:
+    """Let nothing out but PhotographError; what else was raised is its cause."""
     try:
-        # Pillow's warnings quote what it found in the metadata, which may be about a person,
-        # and are of no use to whoever reads the log.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if dicom is not None:
-                return _decode_dicom(dicom, bounds, min_side_px)
-            return _decode(data, media_type, header, bounds, min_side_px)
+        yield
     except PhotographError:
         raise
     except Exception as error:
-        # Decoders raise whatever the damaged bytes lead them to (OSError, SyntaxError,
-        # ValueError, struct.error, ...), and none of it is a fault of the service.
-        name = "DICOM" if dicom is not None else _PILLOW_FORMATS[media_type]
+        # Decoders and readers of headers raise whatever the damaged bytes lead them to (OSError,
+        # SyntaxError, OverflowError, struct.error, ...), and none of it is a fault of the service.
         raise PhotographError(
             422, f"The {name} cannot be decoded: it is truncated or damaged."
         ) from error
@@ -202,26 +214,30 @@ def _admit(
         raise PhotographError(
             413, f"The image has {len(data)} bytes; at most {bounds.max_bytes} are accepted."
         )
-    media_type = _check_type(data, declared_type)
-    dicom = None
-    if media_type == MEDIA_DICOM:
-        from inference_image.dicom import read_dicom
+    with _refusals_only("image"):
+        media_type = _check_type(data, declared_type)
+    with _refusals_only(_NAMES[media_type]):
+        dicom = None
+        if media_type == MEDIA_DICOM:
+            from inference_image.dicom import read_dicom
 
-        dicom = read_dicom(data)
-        header: Header | None = dicom.header
-        encoded, encoding = dicom.frame, dicom.media_type
-    else:
-        header, encoded, encoding = read_header(data, media_type), data, media_type
-    if header is not None:
-        _check_pixels((header.width_px, header.height_px), bounds)
-        if encoding is not None:
-            _check_expansion(header, encoded, encoding)
+            dicom = read_dicom(data)
+            header: Header | None = dicom.header
+            encoded, encoding = dicom.frame, dicom.media_type
+        else:
+            header, encoded, encoding = read_header(data, media_type), data, media_type
+        if header is not None:
+            _check_pixels((header.width_px, header.height_px), bounds)
+            if encoding is not None:
+                _check_expansion(header, encoded, encoding)
     return media_type, header, dicom
 
 
 def _check_expansion(header: Header, encoded: bytes, media_type: str) -> None:
-    # A JPEG is decoded as small as the model allows, and cannot expand much further.
-    if media_type == MEDIA_JPEG or header.decoded_bytes < _EXPANSION_FROM_BYTES:
+    # A JPEG is decoded as small as the model allows, and cannot expand much further. A lossy WebP
+    # can, but its pixels are bounded, and a blank one costs no more than a photograph of its size.
+    lossy = media_type == MEDIA_JPEG or (isinstance(header, WebpHeader) and header.lossy)
+    if lossy or header.decoded_bytes < _EXPANSION_FROM_BYTES:
         return
     if header.decoded_bytes > _MOST_EXPANSION * len(encoded):
         raise PhotographError(
@@ -269,6 +285,10 @@ def _open(data: bytes, media_type: str, header: Header | None) -> Image.Image:
         return open_jpeg(data, header)
     if isinstance(header, PngHeader):
         return open_png(data, header)
+    if isinstance(header, BmpHeader) and header.masks is not None:
+        from inference_image.bmp_data import open_masked
+
+        return open_masked(data, header, header.masks)
     if media_type in _PLUGINS:
         import_module(_PLUGINS[media_type])
     return Image.open(io.BytesIO(data), formats=[_PILLOW_FORMATS[media_type]])
@@ -317,8 +337,11 @@ def _decode(
         image.draft(image.mode, (min_side_px, min_side_px))
     white_is_zero = media_type == MEDIA_TIFF and _white_is_zero(image)
     image.load()
+    if media_type == MEDIA_WEBP:
+        # It holds two more canvases, for the pictures that follow: eight bytes for each pixel.
+        image._decoder = None  # type: ignore[attr-defined]  # noqa: SLF001
     if isinstance(header, PngHeader):
-        _scale_transparent_value(image, data)
+        _apply_transparent_value(image, data, header)
     scale = image.width / width
     # Of a TIFF, Pillow itself applies the orientation.
     orientation = 1 if media_type == MEDIA_TIFF else _orientation(image)
@@ -479,13 +502,32 @@ def _exif_entries(image: Image.Image) -> int:
     return int.from_bytes(block[start : start + 2], order)
 
 
-def _scale_transparent_value(image: Image.Image, data: bytes) -> None:
-    """Bring the transparent value of a PNG to the 8 bits that its samples have been brought to."""
-    key, bits = image.info.get("transparency"), data[_PNG_BITS]
-    if isinstance(key, tuple) and bits == 16:
-        image.info["transparency"] = tuple(value >> 8 for value in key)
+def _apply_transparent_value(image: Image.Image, data: bytes, header: PngHeader) -> None:
+    """Bring the transparent value of a PNG to the 8 bits that its samples have been brought to.
+
+    One of three times 16 bits is compared with all of them (PNG, third edition, 11.3.1.1), and
+    turns black here: white is often the value that means "transparent", and nearly white are bright
+    places of a retina.
+    """
+    key, bits = image.info.get("transparency"), header.bits
+    if isinstance(key, tuple) and bits == _WIDE_BITS:
+        del image.info["transparency"]
+        hidden = _equal(image, [value >> 8 for value in key])
+        # Most keys are of no pixel at all, and the low bytes need not be looked at.
+        if hidden.getbbox() is not None:
+            low = _equal(low_bytes(data, header), [value & 0xFF for value in key])
+            image.paste(0, mask=ImageChops.multiply(hidden, low))
     elif isinstance(key, int) and data[_PNG_COLOUR] == _PNG_GREY and bits in (2, 4):
         image.info["transparency"] = key * 255 // (2**bits - 1)
+
+
+def _equal(image: Image.Image, levels: Sequence[int]) -> Image.Image:
+    """255 where each channel has its level, else 0."""
+    found = [
+        channel.point([255 if value == level else 0 for value in range(256)])
+        for channel, level in zip(image.split(), levels, strict=True)
+    ]
+    return functools.reduce(ImageChops.multiply, found)
 
 
 def _to_rgb(image: Image.Image, *, white_is_zero: bool = False) -> Image.Image:

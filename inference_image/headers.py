@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from inference_image.bmp_headers import CORE_BYTES, read_bmp
 from inference_image.contract import (
     MEDIA_BMP,
     MEDIA_DICOM,
@@ -28,6 +29,7 @@ from inference_image.jpeg_headers import read_jpeg
 from inference_image.photograph import Header, PhotographError
 from inference_image.png_headers import read_png
 from inference_image.tiff_headers import read_tiff
+from inference_image.webp_headers import read_webp
 
 __all__ = ["MEDIA_JPEG2000", "Header", "PhotographError", "read_header", "sniff"]
 
@@ -70,11 +72,7 @@ _SVG: Final = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _XML: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml\s|<!--|<!DOCTYPE\s)", re.IGNORECASE)
-_BMP_CORE_BYTES: Final = 12
-_BMP_HEADER_SIZES: Final = frozenset({_BMP_CORE_BYTES, 40, 52, 56, 64, 108, 124})
-_BMP_BITS: Final = (1, 4, 8, 16, 24, 32)
-# None, two kinds of RLE, and masks that say where the colours lie.
-_BMP_COMPRESSIONS: Final = frozenset({0, 1, 2, 3})
+_BMP_HEADER_SIZES: Final = frozenset({CORE_BYTES, 40, 52, 56, 64, 108, 124})
 
 
 def sniff(data: bytes) -> str | None:
@@ -131,62 +129,15 @@ def read_header(data: bytes, media_type: str) -> Header | None:
     return header
 
 
-def _u16(data: bytes, position: int) -> int:
-    return int.from_bytes(data[position : position + 2], "little")
-
-
-def _u24(data: bytes, position: int) -> int:
-    return int.from_bytes(data[position : position + 3], "little")
-
-
 def _u32(data: bytes, position: int) -> int:
     return int.from_bytes(data[position : position + 4], "little")
-
-
-def _rgb(width: int, height: int) -> Header:
-    return Header(width_px=width, height_px=height, decoded_bytes=3 * width * height)
-
-
-def _bmp(data: bytes) -> Header | None:
-    if len(data) < 26:
-        return None
-    compression = 0
-    if _u32(data, 14) == _BMP_CORE_BYTES:
-        width, height, _, bits = struct.unpack_from("<4H", data, 18)
-    else:
-        # A negative height says that the rows run from top to bottom.
-        width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
-        height = abs(height)
-    if width < 1 or height < 1:
-        return _rgb(width, height)
-    if bits not in _BMP_BITS or compression not in _BMP_COMPRESSIONS:
-        raise PhotographError(
-            415,
-            f"The BMP has {bits} bits per pixel and compression {compression}; accepted are "
-            f"{', '.join(map(str, _BMP_BITS))} bits, uncompressed or RLE.",
-        )
-    return _rgb(width, height)
-
-
-def _webp(data: bytes) -> Header | None:
-    kind = data[12:16]
-    if len(data) < 30:
-        return None
-    if kind == b"VP8X":
-        return _rgb(1 + _u24(data, 24), 1 + _u24(data, 27))
-    if kind == b"VP8L":
-        bits = _u32(data, 21)
-        return _rgb(1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF))
-    if kind == b"VP8 ":
-        return _rgb(_u16(data, 26) & 0x3FFF, _u16(data, 28) & 0x3FFF)
-    return None
 
 
 _READERS: Final[Mapping[str, Callable[[bytes], Header | None]]] = {
     MEDIA_JPEG: read_jpeg,
     MEDIA_PNG: read_png,
     MEDIA_TIFF: read_tiff,
-    MEDIA_WEBP: _webp,
-    MEDIA_BMP: _bmp,
+    MEDIA_WEBP: read_webp,
+    MEDIA_BMP: read_bmp,
     MEDIA_JPEG2000: read_jpeg2000,
 }

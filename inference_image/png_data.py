@@ -35,6 +35,18 @@ def open_png(data: bytes, header: PngHeader) -> PngImageFile:
     return _MarkedPng(data, header)
 
 
+def low_bytes(data: bytes, header: PngHeader) -> PngImageFile:
+    """Of an RGB PNG of 16 bits the lower 8, which Pillow leaves out when it reads the upper ones.
+
+    The file is one that has been decoded before, and is whole.
+    """
+    image = PngImageFile(io.BytesIO(without_large_metadata(data, header)))
+    # The same samples, taken for little-endian ones, of which it keeps the second byte.
+    image.tile = [tile._replace(args="RGB;16L") for tile in image.tile]
+    image.load()
+    return image
+
+
 class _MarkedPng(PngImageFile):
     def __init__(self, data: bytes, header: PngHeader) -> None:
         self._data, self._header = data, header

@@ -8,8 +8,9 @@ The steps are the package's own (`model.json`, key `preprocessing`), in its orde
 
 `crop_to_fundus` (`min_radius_px`, default 32)
     Cuts the square around the fundus disc, black where it reaches beyond the frame. A disc
-    smaller than `min_radius_px` counts as not found; without one the whole frame is centred
-    in a square and the verdict says `not_a_fundus_photograph`.
+    smaller than `min_radius_px` counts as not found, and so does any below 6 % of the longer
+    side; without one the whole frame is centred in a square and the verdict says
+    `not_a_fundus_photograph`.
 `resize_area`
     Shrinks to `input_size_px` by area (every source pixel counts, so thin lesions are
     averaged, not skipped); a picture smaller than the input is enlarged bilinearly.

@@ -161,6 +161,11 @@ def _fields(data: bytes, directory: _Directory) -> dict[int, tuple[int, ...]]:
             at = entry + head
             if size > step - head and at + step - head <= len(data):
                 at = int(struct.unpack_from(order + directory.pointer, data, at)[0])
+                # Also, one of 64 bits may be more than any position in memory.
+                if at > len(data):
+                    raise PhotographError(
+                        422, f"The TIFF's tag {tag} is outside the file: it is damaged."
+                    )
             shown = min(length, _MOST_BLOCKS + 1 if tag in _PLACES else _MOST_SAMPLES)
             fields[tag] = struct.unpack_from(f"{order}{shown}{_TIFF_NUMBERS[kind]}", data, at)
     return fields

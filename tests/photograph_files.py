@@ -171,6 +171,15 @@ def tiff(
     return head + body + count + entries + struct.pack(order + pointer, next_directory) + extra
 
 
+def bigtiff_with_a_tag_at(position: int) -> bytes:
+    """A BigTIFF of 292 bytes that says of one tag that it lies at a position."""
+    entries = [(256, 4, 1, 100), (257, 4, 1, 100), (258, 3, 40, position)]
+    directory = struct.pack("<Q", len(entries)) + b"".join(
+        struct.pack("<HHQQ", *entry) for entry in entries
+    )
+    return b"II+\0\x08\0\0\0" + struct.pack("<Q", 16) + directory + bytes(208)
+
+
 def dicom(
     pixels: Pixels | bytes,
     *,

@@ -29,6 +29,10 @@ _SIDE_PX: Final = 224
 _MUTATED_SIDE_PX: Final = 176
 _BOUNDARY: Final = "----form"
 _EDGES: Final = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+# Boxes of a JPEG 2000 file, alone or in a DICOM (ISO/IEC 15444-1, annex I).
+_BOXES: Final = (b"ftyp", b"jp2h", b"ihdr", b"colr", b"jp2c")
+# Around what a position in a file, in memory, or in either as a signed number can be.
+_WIDE_EDGES: Final = (2**32, 2**62, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +159,42 @@ def _length_edit(chance: random.Random, data: bytearray, _: Sequence[Body]) -> b
     return data
 
 
+def _wide_number(chance: random.Random, data: bytearray, _: Sequence[Body]) -> bytearray:
+    """Set one of the format's 64-bit numbers, or any 8 bytes, beyond every position in a file."""
+    places = _bigtiff_numbers(data) or _long_boxes(data)
+    places = places or [(at, "little") for at in range(0, len(data) - 8, 2)]
+    if places:
+        at, order = chance.choice(places)
+        if data[at - 4 : at] in _BOXES:
+            # A length of 1 says that 64 bits of it follow.
+            data[at - 8 : at - 4] = (1).to_bytes(4, "big")
+        data[at : at + 8] = struct.pack(
+            "<Q" if order == "little" else ">Q", chance.choice(_WIDE_EDGES)
+        )
+    return data
+
+
+def _bigtiff_numbers(data: bytearray) -> list[tuple[int, str]]:
+    """Where the 64-bit numbers of a BigTIFF's first directory are, and their order."""
+    order = {b"II+\0": "little", b"MM\0+": "big"}.get(bytes(data[:4]))
+    if order is None or len(data) < 16:
+        return []
+    form = "<Q" if order == "little" else ">Q"
+    start = int(struct.unpack_from(form, data, 8)[0])
+    if start + 8 > len(data):
+        return [(8, order)]
+    count = min(int(struct.unpack_from(form, data, start)[0]), 100)
+    fields = [start + 8 + 20 * entry + place for entry in range(count) for place in (4, 12)]
+    places = [8, start, *fields, start + 8 + 20 * count]
+    return [(at, order) for at in places if at + 8 <= len(data)]
+
+
+def _long_boxes(data: bytearray) -> list[tuple[int, str]]:
+    """Where the boxes of a JPEG 2000 file would have their lengths of 64 bits."""
+    found = [data.find(kind) for kind in _BOXES]
+    return [(at + 4, "big") for at in found if at >= 4 and at + 12 <= len(data)]
+
+
 def _piece_moved(chance: random.Random, data: bytearray, _: Sequence[Body]) -> bytearray:
     if len(data) < 8:
         return data
@@ -259,6 +299,7 @@ _CHANGES: Final = (
     _splice,
     _length_edit,
     _length_edit,
+    _wide_number,
     _piece_moved,
     _noise,
     _chunks,

@@ -12,7 +12,7 @@ from inference_image.http_app import create_app
 from inference_image.settings import Settings
 from tests.contract.test_service import REFUSALS, SMALL_LIMITS
 from tests.described_answers import Described
-from tests.photograph_files import dicom
+from tests.photograph_files import bigtiff_with_a_tag_at, dicom
 from tests.service_harness import (
     TINY_MODEL,
     InProcess,
@@ -108,6 +108,9 @@ def test_of_several_images_each_is_an_answer_or_a_record_in_its_place(service: A
     assert reply.status == 200
     statuses = [entry.get("status") for entry in reply.json()]
     assert statuses == [None, 400, 400, 422, None]
+    images[1] = b64(bigtiff_with_a_tag_at(2**64 - 1))
+    reply = invoke(service, json.dumps({"inputs": images}).encode(), "application/json")
+    assert [e.get("status") for e in reply.json()] == [None, 422, 400, 422, None]
     bad = json.dumps({"inputs": ["@@", "@@"]}).encode()
     assert [e["status"] for e in invoke(service, bad, "application/json").json()] == [400, 400]
 

@@ -14,7 +14,15 @@ from inference_image.http_app import create_app
 from inference_image.log import JsonLog
 from inference_image.settings import Settings
 from tests.described_answers import Described
-from tests.photograph_files import ENCODINGS, PATIENT, PATIENT_ID, Encoding, dicom, png
+from tests.photograph_files import (
+    ENCODINGS,
+    PATIENT,
+    PATIENT_ID,
+    Encoding,
+    bigtiff_with_a_tag_at,
+    dicom,
+    png,
+)
 from tests.service_harness import (
     TINY_MODEL,
     InProcess,
@@ -190,6 +198,21 @@ def test_each_of_several_is_a_result_or_a_problem_of_its_own(service: Any, alone
     body, content_type = form(*parts)
     answers = post(service, body, content_type).json()
     assert [answer.get("status") for answer in answers] == [415, None, 415, 400]
+
+
+def test_an_image_whose_numbers_lead_nowhere_is_a_problem_in_its_place(
+    service: Any, alone: Any
+) -> None:
+    nowhere = bigtiff_with_a_tag_at(2**63)
+    pictures = [eye(5), nowhere, eye(6, 4)]
+    body = json.dumps({"inputs": list(map(b64, pictures))}).encode()
+    parts = form(*((picture, "") for picture in pictures))
+    for reply in (post(service, body, MEDIA_JSON), post(service, *parts)):
+        assert reply.status == 200
+        first, problem, last = reply.json()
+        assert (problem["status"], "damaged" in problem["detail"]) == (422, True)
+        assert first["predictions"] == alone(eye(5))
+        assert last["predictions"] == alone(eye(6, 4))
 
 
 def test_the_csv_of_several_has_one_row_each(service: Any) -> None:

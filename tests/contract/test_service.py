@@ -27,6 +27,7 @@ from inference_image.http_app import create_app
 from inference_image.settings import Settings
 from tests.described_answers import Described
 from tests.lambda_harness import InLambda
+from tests.photograph_files import bigtiff_with_a_tag_at
 from tests.service_harness import (
     REPOSITORY,
     TINY_MODEL,
@@ -271,6 +272,8 @@ REFUSALS = [
     ("too large a body", lambda: JPEG() + bytes(4_000_000), "image/jpeg", 413, "larger than"),
     ("GIF", lambda: b"GIF89a" + bytes(30), "application/x-image", 415, "image/gif"),
     ("PDF", lambda: b"%PDF-1.7 " + bytes(30), "image/jpeg", 415, "application/pdf"),
+    ("TIFF tag nowhere", lambda: bigtiff_with_a_tag_at(2**63), "image/tiff", 422, "outside"),
+    ("TIFF tag at the end", lambda: bigtiff_with_a_tag_at(2**64 - 1), "image/tiff", 422, "outside"),
     ("DICOM", lambda: bytes(128) + b"DICM" + bytes(30), "image/png", 415, "application/dicom"),
     ("JPEG called PNG", JPEG, "image/png", 415, "the bytes are image/jpeg"),
     ("JPEG called text", JPEG, "text/plain", 415, "accepted are image/jpeg"),

@@ -1,7 +1,9 @@
 """The parts of `make bench-faults` that decide what it finds, and the page that it writes."""
 
 import json
+import random
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -9,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from benchmarks.faults import report
-from benchmarks.faults.files import good_files, mutated
+from benchmarks.faults.files import _BOXES as BOXES
+from benchmarks.faults.files import _wide_number, good_files, mutated
 from benchmarks.faults.findings import Findings, Row, share
 from benchmarks.faults.ping import probe_ping
 from benchmarks.faults.strain import _Kill, _was_in_hand
 from benchmarks.generator import Sent, offer
 from benchmarks.http_requests import request_bytes
+from tests.photograph_files import ENCODINGS
+from tests.service_harness import encoded
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -102,9 +108,38 @@ def test_mutants_are_the_same_for_a_seed_and_touch_every_format() -> None:
     sources = {mutant.name.partition(": ")[2].partition(",")[0] for mutant in some}
     assert sources == {file.name for file in corpus}
     changes = {c for mutant in some for c in mutant.name.split(", ")[1:]}
-    assert len(changes) == 7
+    assert len(changes) == 8
     whole = {file.body for file in corpus}
     assert sum(mutant.body in whole for mutant in some) < 30
+
+
+def test_every_number_of_64_bits_of_a_format_is_set_beyond_any_file() -> None:
+    corpus = {file.name: file.body for file in good_files()}
+    for name, order in (("bigtiff", "<"), ("bigtiff big endian", ">")):
+        whole = corpus[f"image/tiff {name}"]
+        start = struct.unpack_from(order + "Q", whole, 8)[0]
+        count = struct.unpack_from(order + "Q", whole, start)[0]
+        entries = range(start + 8, start + 8 + 20 * count, 20)
+        wanted = {8, start, *(at + 4 for at in entries), *(at + 12 for at in entries)}
+        found = set()
+        for seed in range(1000):
+            chance = random.Random(seed)  # noqa: S311
+            data = _wide_number(chance, bytearray(whole), ())
+            (at,) = {
+                at for at in wanted | {entries.stop} if data[at : at + 8] != whole[at : at + 8]
+            }
+            assert struct.unpack_from(order + "Q", data, at)[0] >= 2**32
+            found.add(at)
+        assert found >= wanted
+    jp2 = encoded(Image.new("RGB", (64, 64)), "JPEG2000")
+    kinds = set()
+    for seed in range(100):
+        chance = random.Random(seed)  # noqa: S311
+        data = _wide_number(chance, bytearray(jp2), ())
+        changed = [kind for kind in BOXES if data[: data.find(kind)][-4:] == b"\0\0\0\1"]
+        assert len(changed) == 1
+        kinds.update(changed)
+    assert kinds == {*BOXES}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +181,7 @@ def test_the_page_has_the_tables_of_the_record_and_says_what_falls_short() -> No
 
 def test_the_page_agrees_with_the_record(repository: Path) -> None:
     page = (repository / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert f"in one of {len(ENCODINGS)} encodings" in page
     text = (repository / "docs" / "benchmarks" / "faults.json").read_text(encoding="utf-8")
     found = json.loads(text)
     assert report.into_page(page, found) == page

@@ -14,7 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from inference_image.decoding import MAX_SIDE_PX, Limits, PhotographError, decode, sniff
+from inference_image import decoding
+from inference_image.decoding import (
+    MAX_SIDE_PX,
+    Limits,
+    PhotographError,
+    decode,
+    measure,
+    sniff,
+)
 from tests.service_harness import drawn_jpeg, drawn_pixels, encoded
 
 
@@ -254,6 +262,37 @@ def test_a_png_of_countless_chunks_is_refused_at_once() -> None:
         decode(data)
     assert refusal.value.status == 422
     assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP", "BMP"])
+@pytest.mark.parametrize("error", [OverflowError, KeyError, ZeroDivisionError, RecursionError])
+def test_whatever_a_reader_of_headers_raises_is_a_refusal_with_its_cause(
+    kind: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error("an accident")
+
+    monkeypatch.setattr(decoding, "read_header", fail)
+    for read in (decode, measure):
+        with pytest.raises(PhotographError) as raised:
+            read(encoded(reference(), kind))
+        assert raised.value.status == 422
+        assert raised.value.detail == f"The {kind} cannot be decoded: it is truncated or damaged."
+        # Who looks for a fault of ours finds it.
+        assert isinstance(raised.value.__cause__, error)
+
+
+def test_whatever_the_look_at_the_first_bytes_raises_is_a_refusal_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: bytes) -> None:
+        raise OverflowError("an accident")
+
+    monkeypatch.setattr(decoding, "sniff", fail)
+    for read in (decode, measure):
+        with pytest.raises(PhotographError, match="The image cannot be decoded") as raised:
+            read(drawn_jpeg())
+        assert raised.value.status == 422
 
 
 def test_the_declared_type_must_not_contradict_the_bytes() -> None:

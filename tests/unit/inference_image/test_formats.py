@@ -1,6 +1,7 @@
 """Every accepted encoding of one photograph, and what each format may hide."""
 
 import json
+import random
 import re
 import struct
 import subprocess
@@ -19,11 +20,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from benchmarks.faults.files import Body, mutated
-from inference_image import decoding
+from benchmarks.faults.files import Body, _wide_number, mutated
+from inference_image import (
+    decoding,
+    jpeg_headers,
+    png_headers,
+    requests,
+    tiff_headers,
+)
+from inference_image import dicom as dicom_reader
 from inference_image.contract import ACCEPTED_IMAGE_TYPES, MEDIA_MULTIPART
 from inference_image.decoding import Limits, PhotographError, decode, measure
-from inference_image.dicom import ACCEPTED_SYNTAXES
+from inference_image.dicom import ACCEPTED_SYNTAXES, read_dicom
 from inference_image.headers import read_header, sniff
 from inference_image.model_spec import load_model_spec
 from inference_image.preprocessing import Preparation
@@ -728,6 +736,32 @@ def test_damaged_files_of_every_format_are_decoded_or_refused(
     assert not re.search("Example|MRN|1961", detail)
 
 
+def test_no_reader_of_headers_raises_what_only_decode_would_turn_into_a_refusal() -> None:
+    """Numbers of 64 bits beyond any file, and other mutants; `decode` would hide what they find."""
+    corpus = [
+        Body(name=row.name, content_type=row.media_type, body=row.write(small()))
+        for row in ENCODINGS
+    ]
+    wide_ones = [body for body in corpus if "bigtiff" in body.name or "2000" in body.name]
+    assert len(wide_ones) >= 4
+    refused = 0
+    for seed in range(2000):
+        chance = random.Random(seed)  # noqa: S311
+        if seed % 2:
+            data = bytes(_wide_number(chance, bytearray(chance.choice(wide_ones).body), ()))
+        else:
+            data = mutated(corpus, seed=seed).body
+        kind = sniff(data)
+        try:
+            if kind == "application/dicom":
+                read_dicom(data)
+            elif kind is not None:
+                read_header(data, kind)
+        except PhotographError:
+            refused += 1
+    assert refused > 100
+
+
 def outcome(data: bytes) -> tuple[int, str]:
     """Status that a service would answer; anything but a refusal propagates."""
     try:
@@ -753,6 +787,28 @@ def test_the_page_of_formats_lists_what_the_code_accepts(repository: Path) -> No
     assert f"values by at most {LOSSY_LEVELS}." in page
     assert f"{decoding._MOST_EXPANSION} times the encoded" in page
     assert f"from {decoding._EXPANSION_FROM_BYTES // 10**6} MB on" in page
+
+
+def test_the_pages_state_the_bounds_that_the_code_has(repository: Path) -> None:
+    page = (repository / "docs" / "formats.md").read_text(encoding="utf-8")
+    fixed = (repository / "docs" / "settings.md").read_text(encoding="utf-8")
+    scans, billions = jpeg_headers._MAX_SCANS, jpeg_headers._MAX_SCANNED_PIXELS / 10**9
+    assert f"| scans of a JPEG | {scans}, and {billions:g} gigapixels in all scans | 422 |" in page
+    assert f"| {scans}, and {billions:g} billion pixels over all scans | 422 |" in fixed
+    segments, others = jpeg_headers._MAX_SEGMENTS, jpeg_headers._MAX_OTHER_BYTES
+    assert f"| {jpeg_headers._MAX_FILL_BYTES // 1024} KiB; {others}; {segments} | 422 |" in fixed
+    around, texts = requests._MOST_JSON_AROUND, requests._MOST_JSON_TEXTS
+    more, more_texts = requests._MORE_JSON_AROUND, requests._MORE_JSON_TEXTS
+    wanted = f"{around} characters and {texts} texts, and {more} and {more_texts} more for each of"
+    assert wanted in fixed
+    chunks = f"| {png_headers._MAX_SMALL_CHUNKS}, and one more for each KiB"
+    assert chunks in page
+    assert chunks in fixed
+    assert f"| one side | {decoding.MAX_SIDE_PX} pixels | 413 |" in page
+    elements = f"{tiff_headers._MOST_TIFF_ENTRIES}, {dicom_reader._MOST_ELEMENTS} | 422 |"
+    assert f"| JPEG segments, TIFF tags, DICOM elements | {segments}, {elements}" in page
+    assert f"| strips or tiles of a TIFF | {tiff_headers._MOST_BLOCKS} | 422 |" in page
+    assert f"| entries of an EXIF block | {decoding._MOST_EXIF_ENTRIES} |" in page
 
 
 def test_photometric_interpretations_of_the_page_are_those_of_the_refusal(

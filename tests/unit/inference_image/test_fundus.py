@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from scipy.ndimage import gaussian_filter
 
 from dr_training.drawing import draw_fundus
+from inference_image import fundus_search, preprocessing
 from inference_image.contract import QUALITY_REASONS
 from inference_image.fundus import FundusCircle, QualityGate, assess, find_circle
 from inference_image.fundus import _visible_fraction as visible_fraction
@@ -401,6 +402,22 @@ def test_a_disc_anywhere_in_the_frame_is_found(
     assert circle.found
     assert math.hypot(circle.x_px - x, circle.y_px - y) < 1.0
     assert circle.radius_px == pytest.approx(radius, abs=1.5)
+
+
+def test_a_small_disc_is_found_down_to_the_share_of_the_longer_side_that_the_page_says(
+    repository: Path,
+) -> None:
+    page = (repository / "docs" / "quality-gate.md").read_text(encoding="utf-8")
+    least, most = fundus_search._MIN_RADIUS_SHARE, fundus_search._MAX_RADIUS_SHARE
+    assert f"radius is {least:.0%} to {most:.0%}".replace("%", " %") in page
+    assert (
+        f"in {WIDTH} x {HEIGHT} pixels one of 160 pixels is\nfound, and one of 120 is not" in page
+    )
+    assert find_circle(frame(radius=160)).found
+    assert not find_circle(frame(radius=120)).found
+    # Below so many pixels of the longer side, the step's own limit is the larger one.
+    size = math.ceil(preprocessing._DEFAULT_MIN_RADIUS_PX / least)
+    assert f"below {size} pixels with the default" in page
 
 
 def test_the_same_picture_gives_the_same_circle() -> None:

@@ -68,6 +68,32 @@ def test_a_transparent_colour_of_sixteen_bits_is_black() -> None:
     assert np.abs(got[~hidden] - picture[~hidden]).max() <= 1
 
 
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize("grey", [False, True])
+def test_of_sixteen_bits_only_the_very_value_is_transparent(
+    *, grey: bool, interlaced: bool
+) -> None:
+    """A white that means "transparent" makes no holes into what is nearly white."""
+    white = 65_535
+    samples = np.full((40, 60, 3), (65_300, 65_400, 65_500), np.uint16)
+    samples[:10] = white
+    samples[10:20] = (white, white, white - 1)
+    if grey:
+        samples = np.ascontiguousarray(samples[..., 0])
+        samples[10:20] = white - 1
+    key = struct.pack(">H", white) * (1 if grey else 3)
+    got = pixels_of(with_chunk(png(samples, interlaced=interlaced), b"tRNS", key))
+    assert got[:10].max() == 0
+    assert got[10:].min() >= 254
+
+
+def test_a_transparent_value_of_no_pixel_changes_nothing() -> None:
+    picture = wide(small())
+    key = struct.pack(">3H", *(int(level) ^ 1 for level in picture[40, 40]))
+    data = png(picture)
+    assert np.array_equal(pixels_of(with_chunk(data, b"tRNS", key)), pixels_of(data))
+
+
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_a_transparent_grey_of_few_bits_is_black(bits: int) -> None:
     levels = np.arange(2**bits, dtype=np.uint8)

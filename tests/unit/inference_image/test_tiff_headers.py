@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inference_image.decoding import PhotographError, decode
-from tests.photograph_files import Pixels, png, shared_colours, tiff, wide
+from inference_image.decoding import PhotographError, decode, measure
+from inference_image.tiff_headers import read_tiff
+from tests.photograph_files import Pixels, bigtiff_with_a_tag_at, png, shared_colours, tiff, wide
 from tests.service_harness import drawn_pixels, encoded
 
 SIDE_PX = 200
@@ -146,3 +147,12 @@ def test_one_strip_whose_size_is_not_said_is_read_where_the_file_has_it() -> Non
     for offset in (start + len(data), 0, 4):
         changes = {COUNTS: ("I", [0]), OFFSETS: ("I", [offset])}
         assert refusal(tiff(picture(), changes=changes)).status == 422
+
+
+@pytest.mark.parametrize("position", [293, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_tag_outside_the_file_is_damage_however_far_away(position: int) -> None:
+    data = bigtiff_with_a_tag_at(position)
+    for read in (decode, measure, read_tiff):
+        with pytest.raises(PhotographError) as raised:
+            read(data)
+        assert (raised.value.status, "tag 258" in raised.value.detail) == (422, True)
