@@ -35,6 +35,7 @@ from inference_image.contract import (
     Prediction,
     Problem,
 )
+from inference_image.requests import ATTRIBUTES
 
 _SCALARS: Final = {
     float: {"type": "number"},
@@ -51,6 +52,8 @@ _BASE64: Final = {
         "type must be the file's."
     ),
 }
+# They go into a header: a body in which one of them stands is refused.
+_NO_OPTIONS: Final[dict[str, Any]] = dict.fromkeys(ATTRIBUTES, False)
 _ONE: Final = {
     "anyOf": [
         _BASE64,
@@ -58,10 +61,9 @@ _ONE: Final = {
             {
                 "type": "object",
                 "required": [name],
-                "additionalProperties": False,
-                "properties": {name: _BASE64},
+                "properties": {name: _BASE64, other: False, **_NO_OPTIONS},
             }
-            for name in ("b64", "image")
+            for name, other in (("b64", "image"), ("image", "b64"))
         ),
     ]
 }
@@ -71,7 +73,11 @@ _JSON_BODY: Final = {
     "anyOf": [
         {
             "oneOf": [
-                {"type": "object", "required": [name], "properties": {name: _ONE_OR_MORE}}
+                {
+                    "type": "object",
+                    "required": [name],
+                    "properties": {name: _ONE_OR_MORE, **_NO_OPTIONS},
+                }
                 for name in ("image", "instances", "inputs")
             ]
         },
@@ -82,7 +88,11 @@ _JSON_BODY: Final = {
 }
 _FORM: Final = {
     "type": "object",
-    "description": "Each part is an image file, whatever its name.",
+    "description": (
+        "Each file is an image, whatever its name. Text fields and files that nobody chose are "
+        "passed over, but an option among the fields is refused: options go into a header."
+    ),
+    "properties": _NO_OPTIONS,
     "additionalProperties": {"type": "string", "contentMediaType": "application/octet-stream"},
 }
 _REQUEST_ID: Final[dict[str, Any]] = {

@@ -436,6 +436,7 @@ def test_answers_and_requests_are_as_the_document_says() -> None:
         {"image": text},
         {"instances": [{"b64": text}, {"b64": text}]},
         {"inputs": [text, "@@"]},
+        {"instances": [{"b64": text, "id": "left"}, {"image": text, "id": 7}]},
     ]
     with service(loader(Engine())) as (transport, _, _):
         paths = transport.request("GET", "/openapi.json").json()["paths"]
@@ -450,6 +451,12 @@ def test_answers_and_requests_are_as_the_document_says() -> None:
             jsonschema.validate(reply.json(), given)
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({"picture": text}, taken)
+        for misplaced in ({"image": text}, {"inputs": [{"b64": text}]}):
+            body = json.loads(json.dumps(misplaced).replace(f'"{text}"', f'"{text}", "explain": 1'))
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate(body, taken)
+            sent = json.dumps(body).encode()
+            assert transport.request("POST", "/invocations", sent, headers).status == 400
         refused = transport.request("POST", "/invocations", b"x", {})
         media = operation["responses"][str(refused.status)]["content"]["application/problem+json"]
         jsonschema.validate(refused.json(), media["schema"])
