@@ -158,7 +158,8 @@ class Service:
         self.turns = Turns()
         self._unread = Unread(most_images=settings.max_images, is_busy=lambda: self.turns.is_busy)
         self._tidying: asyncio.TimerHandle | None = None
-        # Base64 needs 4 bytes for 3, and JSON some around it.
+        # Base64 needs 4 bytes for 3, and JSON some around it. Several images share it: a platform
+        # sends 25 MB at most, and what one request holds is taken from the others.
         self._body_limit = settings.max_image_bytes * 4 // 3 + 65_536
         self.queue = Queue(
             most_bytes=max(_MOST_BYTES_HELD, self._body_limit),
@@ -304,7 +305,7 @@ class Service:
             else:
                 _read_options(call)
                 place = Place(self.queue)
-                refused = self.admission.room_for(place, len(body))
+                refused = self.admission.room_for(place, len(body), call.header.content_type)
                 if refused is None:
                     job = self._submit(call, predictor, place, body, end)
                     closing.add(call.leave)
@@ -541,9 +542,10 @@ class Service:
         self, call: Invocation, request: Request, place: Place, within_s: float
     ) -> bytes | Response:
         """The whole body; or the refusal where there is no room for it or it comes too slowly."""
-        declared = call.header.content_length
+        declared, content_type = call.header.content_length, call.header.content_type
+        size = int(declared[:20]) if declared.isdecimal() else 0
         # The server drops what is not read, so the sender sees the answer.
-        refused = self.admission.room_for(place, int(declared[:20]) if declared.isdecimal() else 0)
+        refused = self.admission.room_for(place, size, content_type)
         if refused is not None:
             return refused
         limit = self._body_limit
@@ -568,7 +570,7 @@ class Service:
                 headers={"Connection": "close"},
             )
         if size > limit:
-            raise self.admission.too_large()
+            raise self.admission.too_large(content_type)
         return b"".join(chunks)
 
 

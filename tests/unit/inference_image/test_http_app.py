@@ -269,6 +269,26 @@ def test_requests_whose_bodies_still_arrive_count(monkeypatch: pytest.MonkeyPatc
         assert send(transport).status == 200
 
 
+def test_a_request_that_is_too_large_is_told_the_limit_that_it_exceeds() -> None:
+    """Three images, none of them too large, may be so together."""
+    together = "larger than 198869 bytes, which is the limit for all of its images together"
+    alone = "The body is larger than 198869 bytes; an image may have 100000."
+    with service(loader(Engine()), DR_MAX_IMAGE_BYTES="100000") as (transport, _, _):
+        for content_type, sentence in (
+            ("multipart/form-data; boundary=x", together),
+            ("application/json", together),
+            ("image/png", alone),
+            ("application/octet-stream", alone),
+        ):
+            headers = {"Content-Type": content_type}
+            for known in ({"Content-Length": "210000"}, {}):
+                reply = transport.request(
+                    "POST", "/invocations", bytes(210_000), {**headers, **known}
+                )
+                assert reply.status == 413
+                assert sentence in reply.json()["detail"]
+
+
 def test_a_body_without_a_length_counts_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference_image.service._MOST_BYTES_HELD", 1)
 
