@@ -578,5 +578,9 @@ def _read_options(call: Invocation) -> None:
     """Read what a header asks for; raises `RefusedRequestError` for what is not accepted."""
     header = call.header
     call.options = parse_attributes(header.attributes)
+    if call.options.explain is not None and wants_csv(header.accept):
+        raise RefusedRequestError(
+            400, "CSV cannot hold a heat map: leave out explain, or ask for JSON in Accept."
+        )
     check_content_type(media_type(header.content_type))
     check_content_encoding(header.encodings)

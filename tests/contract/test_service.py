@@ -204,6 +204,14 @@ def test_a_heat_map_comes_on_request_and_only_then(service: Any) -> None:
     assert answer["predictions"] == plain["predictions"]
 
 
+def test_a_heat_map_in_csv_is_refused_and_not_left_out(service: Any) -> None:
+    header = {CUSTOM_ATTRIBUTES_HEADER.replace("-", "_"): "explain=gradcam"}
+    check_problem(
+        grade(service, drawn_jpeg(), Accept="text/csv", **header), 400, "leave out explain"
+    )
+    assert grade(service, drawn_jpeg(), Accept="text/csv;q=0.1, */*", **header).status == 200
+
+
 @pytest.mark.parametrize(("kind", "side_px"), [("png", 32), ("png", 224), ("jpeg", 500)])
 def test_a_heat_map_has_the_form_and_size_that_are_asked_for(
     service: Any, kind: str, side_px: int

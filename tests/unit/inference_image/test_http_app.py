@@ -202,6 +202,15 @@ def test_what_takes_too_long_is_504_and_the_next_request_is_served() -> None:
         wait_until(lambda: send(transport).status == 200)
 
 
+def test_a_heat_map_in_csv_is_refused_before_anything_is_computed() -> None:
+    engine = Engine()
+    headers = {CUSTOM_ATTRIBUTES_HEADER: "explain=gradcam", "Accept": "text/csv"}
+    with service(loader(engine)) as (transport, _, _):
+        reply = transport.request("POST", "/invocations", drawn_jpeg(), headers)
+        assert (reply.status, engine.calls) == (400, 1)
+    assert "CSV cannot hold a heat map" in reply.json()["detail"]
+
+
 def test_nan_is_a_500_that_says_so_and_does_not_end_the_service() -> None:
     engine = Engine(logits=(0.0, float("nan"), 0.0, 0.0, 0.0), warm=(0.0,) * 5)
     with service(loader(engine)) as (transport, events, _):
