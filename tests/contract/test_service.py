@@ -198,7 +198,8 @@ def test_a_heat_map_comes_on_request_and_only_then(service: Any) -> None:
     header = {CUSTOM_ATTRIBUTES_HEADER.replace("-", "_"): "explain=gradcam"}
     answer = grade(service, drawn_jpeg(), **header).json()
     explanation = answer["explanation"]
-    assert explanation["grade"] == answer["grade"]
+    assert explanation["method"] == "grad-cam"
+    assert (explanation["grade"], explanation["label"]) == (answer["grade"], answer["label"])
     assert (explanation["width"], explanation["height"]) == (224, 224)
     assert explanation["media_type"] == "image/jpeg"
     assert answer["predictions"] == plain["predictions"]
