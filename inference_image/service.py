@@ -331,6 +331,7 @@ class Service:
             return self._refusal(call, error.status, error.detail)
         if isinstance(error, ClientDisconnect):
             # Nobody is left to read an answer; the line in the log is for us.
+            call.fields["outcome"] = "abandoned"
             return problem(400, "The sender closed the connection.")
         call.fields["outcome"] = "error"
         return self.fault(error, request_id=call.header.request_id)
@@ -445,7 +446,6 @@ class Service:
             self.turns.queued(-1)
         work.abandon()
         if call.sender_has_left:
-            call.fields["outcome"] = "abandoned"
             raise ClientDisconnect
         if self._deadlines.all_ended:
             return problem(503, "The container is stopping; send it again.", retry_after_s=1.0)
