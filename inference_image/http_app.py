@@ -9,10 +9,11 @@ model is loaded after the server has begun to listen; until then everything is 5
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_image.container import ContainerStart
 from inference_image.log import JsonLog
@@ -110,6 +111,8 @@ class Application:
         self._service.end_waiting()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, partial(_send_header, send)
         answer = self._service.routes.get((scope["method"], scope["path"]))
         try:
             if answer is None:
@@ -160,3 +163,10 @@ class Application:
             metrics=self._service.metrics if self._service.shows_metrics else None,
             problem=problem,
         )
+
+
+async def _send_header(send: Send, message: Message) -> None:
+    """What GET would be answered, without its body: the answer to HEAD (RFC 9110, 9.3.2)."""
+    if message["type"] == "http.response.body":
+        message = {**message, "body": b""}
+    await send(message)

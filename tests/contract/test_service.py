@@ -98,6 +98,12 @@ def test_ping_is_200_once_ready_and_needs_no_body(service: Any) -> None:
     assert reply.json() == {"status": "ready"}
 
 
+def test_head_is_answered_like_get_without_its_body(service: Any) -> None:
+    for path, status in (("/ping", 200), ("/execution-parameters", 200), ("/nowhere", 404)):
+        reply = service.request("HEAD", path)
+        assert (reply.status, reply.body) == (status, b"")
+
+
 def test_a_photograph_is_graded_in_the_documented_shape(service: Any) -> None:
     reply = grade(service, drawn_jpeg())
     assert reply.status == 200
