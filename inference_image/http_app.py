@@ -10,6 +10,7 @@ model is loaded after the server has begun to listen; until then everything is 5
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -97,6 +98,12 @@ class Application:
     ) -> None:
         """Answer a `POST /invocations` whose body is there; see `Service.invoke_at_once`."""
         self._service.invoke_at_once(header, body, closing=closing, reply=reply)
+
+    def refuse(
+        self, header: Iterable[tuple[bytes, bytes]], status: int, detail: str, **line: Any
+    ) -> Response:
+        """The answer where whoever carries a request refuses it; see `Service.refuse`."""
+        return self._service.refuse(header, status, detail, **line)
 
     def note_connections(self, count: int) -> None:
         """So many connections are held, for the metrics and the other workers."""

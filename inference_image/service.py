@@ -317,6 +317,33 @@ class Service:
             place.leave()
         reply(self._close(call, response))
 
+    def refuse(
+        self,
+        header: Iterable[tuple[bytes, bytes]],
+        status: int,
+        detail: str,
+        *,
+        outcome: str,
+        body_bytes: int,
+        began_s: float,
+        **fields: Any,
+    ) -> Response:
+        """Answer a request that whoever carries it refuses, and log one line about it.
+
+        Args:
+            header: pairs of name, in lower case, and value.
+            status: of the answer.
+            detail: one sentence for the caller.
+            outcome: for the log: "refused" or "error".
+            body_bytes: of the body, as it arrived.
+            began_s: when the request came, on the clock of `time.perf_counter`.
+            fields: what else the line says.
+        """
+        call = Invocation(read_header(header), timeout_s=self._settings.timeout_s)
+        call.began_s = began_s
+        call.fields.update(fields, outcome=outcome, bytes=body_bytes)
+        return self._close(call, problem(status, detail))
+
     def _close(self, call: Invocation, response: Response) -> Response:
         """One line in the log, the numbers of one request, and its id in the answer."""
         fields = call.fields
