@@ -220,23 +220,14 @@ PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n" + CLOSE
 POST = b"POST /invocations HTTP/1.1\r\nHost: x\r\n"
 WHOLE = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(drawn_jpeg()) + drawn_jpeg()
 OK, MALFORMED, TOO_LARGE = b"HTTP/1.1 200 ", b"HTTP/1.1 400 ", b"HTTP/1.1 413 "
-# A row of docs/layouts.md, what is sent, whether that side is closed then, and how the answer of
-# the lean and of the full layout begins; None where that depends on how it arrives.
-DIFFERENCES = (
-    ("without `Host`", POST.replace(b"Host: x\r\n", CLOSE) + WHOLE, False, OK, MALFORMED),
-    ("one header field", PING + b"X: " + b"a" * 100_000 + b"\r\n\r\n", False, None, MALFORMED),
-    ("LF alone", PING.replace(b"\r", b"") + b"\n", False, MALFORMED, OK),
-    ("HTTP/0.9", b"GET /ping\r\n\r\n", False, OK, b'{"status": "ready"}'),
-    (
-        "of more than the proxy",
-        POST + b"Content-Length: 150000000\r\n\r\n",
-        False,
-        TOO_LARGE,
-        TOO_LARGE,
-    ),
-    ("closes its side", PING + b"\r\n", True, OK, b""),
-    # Alike, and told of below the table.
-    ("`shutdown(SHUT_WR)`", POST + WHOLE, True, b"", b""),
+# A row of docs/layouts.md, what is sent, and how the answer of the lean and of the full layout
+# begins; None where that depends on how it arrives.
+DIFFERENCES: tuple[tuple[str, bytes, bytes | None, bytes], ...] = (
+    ("without `Host`", POST.replace(b"Host: x\r\n", CLOSE) + WHOLE, OK, MALFORMED),
+    ("one header field", PING + b"X: " + b"a" * 100_000 + b"\r\n\r\n", None, MALFORMED),
+    ("LF alone", PING.replace(b"\r", b"") + b"\n", MALFORMED, OK),
+    ("HTTP/0.9", b"GET /ping\r\n\r\n", OK, b'{"status": "ready"}'),
+    ("than the proxy", POST + b"Content-Length: 150000000\r\n\r\n", TOO_LARGE, TOO_LARGE),
 )
 
 
@@ -244,7 +235,7 @@ def test_the_layouts_differ_as_their_page_says() -> None:
     page = (REPOSITORY / "docs" / "layouts.md").read_text(encoding="utf-8")
     for layout in ("lean", "full"):
         with running(Served(TINY_MODEL, environment={"DR_LAYOUT": layout})) as served:
-            for words, request, half_closed, *begins in DIFFERENCES:
+            for words, request, *begins in DIFFERENCES:
                 wanted = begins[layout == "full"]
                 assert words in page
                 if wanted is None:
@@ -252,17 +243,12 @@ def test_the_layouts_differ_as_their_page_says() -> None:
                 address = ("127.0.0.1", served.connect().port)
                 with socket.create_connection(address, timeout=20) as caller:
                     caller.sendall(request)
-                    if half_closed:
-                        caller.shutdown(socket.SHUT_WR)
-                    answer = caller.recv(1000)
-                assert answer.startswith(wanted), (layout, words)
-                assert answer[:1] == wanted[:1], (layout, words)
+                    assert caller.recv(1000).startswith(wanted), (layout, words)
             # Of the refusals of nginx alone there is no count, but a line of its own.
             counted = b'dr_requests_total{status="413"} %d\n' % (layout == "lean")
             assert counted in served.request("GET", "/metrics").body
             if layout == "full":
                 wait_until(lambda: "too large body" in json.dumps(served.events))
-            wait_until(lambda: any(e.get("outcome") == "abandoned" for e in served.events))
 
 
 def test_a_request_on_an_idle_connection_is_answered_while_it_stops(tmp_path: Path) -> None:

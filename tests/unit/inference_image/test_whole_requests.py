@@ -323,6 +323,23 @@ def test_a_request_whose_sender_is_gone_is_not_computed() -> None:
     assert engine.calls == 2
 
 
+def test_a_half_closed_connection_is_taken_for_a_sender_who_is_gone() -> None:
+    gate = threading.Event()
+
+    async def script(app: Application, address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(post(PHOTOGRAPH))
+        await until(lambda: engine.calls == 2)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        gate.set()
+        await until(lambda: app._service.queue.pending == 0)
+
+    engine = Engine(gate=gate)
+    assert [event["outcome"] for event in in_service(engine, script)] == ["abandoned"]
+
+
 @pytest.mark.parametrize("piece", [b"", b"half of it"])
 @pytest.mark.parametrize("before", [b"", REFUSED])
 def test_a_sender_who_leaves_in_the_middle_of_a_body_has_abandoned_it(
