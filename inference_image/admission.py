@@ -2,7 +2,7 @@
 
     >>> admission = Admission(queue=queue, turns=turns, recorder=recorder, settings=settings, ...)
     >>> admission.turn_away(data, headers)      # of a request that is not parsed yet
-    >>> admission.room_for(place, size)         # of one that is
+    >>> admission.room_for(place, size, content_type)   # of one that is
 
 Everything here runs in the event loop.
 """
@@ -13,11 +13,12 @@ from typing import Final
 
 from starlette.responses import Response
 
+from inference_image.contract import MEDIA_JSON, MEDIA_MULTIPART
 from inference_image.invocation import Place, Queue
 from inference_image.metrics import Recorder
 from inference_image.overload import queue_full_detail, read_head, refusal
 from inference_image.problems import problem
-from inference_image.requests import RefusedRequestError
+from inference_image.requests import RefusedRequestError, media_type
 from inference_image.settings import Settings
 from inference_image.turns import Turns
 
@@ -127,8 +128,13 @@ class Admission:
         if count:
             self._note(count)
 
-    def room_for(self, place: Place, size: int) -> Response | None:
+    def room_for(self, place: Place, size: int, content_type: str | None) -> Response | None:
         """Hold so many bytes of a body; the refusal where there is no room for them.
+
+        Args:
+            place: of the request in the queue.
+            size: in bytes, as far as it is known.
+            content_type: of the request; what is said of a body that is too large goes by it.
 
         Raises:
             RefusedRequestError: 413, where no body may have so many.
@@ -136,13 +142,18 @@ class Admission:
         if self._queue.pending > self._limit + 1:
             return self.queue_full()
         if size > self._most_body_bytes:
-            raise self.too_large()
+            raise self.too_large(content_type)
         return None if place.hold(size) else self.queue_full()
 
-    def too_large(self) -> RefusedRequestError:
+    def too_large(self, content_type: str | None) -> RefusedRequestError:
         """The 413 of a body that no queue has room for."""
+        most, image = self._most_body_bytes, self._most_image_bytes
+        if media_type(content_type) in (MEDIA_JSON, MEDIA_MULTIPART):
+            return RefusedRequestError(
+                413,
+                f"The request is larger than {most} bytes, which is the limit for all of its "
+                f"images together; an image may have {image}. Send fewer in one request.",
+            )
         return RefusedRequestError(
-            413,
-            f"The body is larger than {self._most_body_bytes} bytes; an image may have "
-            f"{self._most_image_bytes}.",
+            413, f"The body is larger than {most} bytes; an image may have {image}."
         )

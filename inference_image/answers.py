@@ -131,6 +131,7 @@ def _record(answer: Answer, spec: ModelSpec, container: Container, began: float)
         record["explanation"] = {
             "method": "grad-cam",
             "grade": answer.heat_map.grade,
+            "label": answer.heat_map.label,
             "media_type": answer.heat_map.media_type,
             "width": answer.heat_map.width_px,
             "height": answer.heat_map.height_px,

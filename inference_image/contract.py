@@ -190,10 +190,14 @@ class Container(TypedDict):
 
 
 class Explanation(TypedDict):
-    """A Grad-CAM heat map over the prepared image, base64 of `media_type`."""
+    """A Grad-CAM heat map over the prepared image, base64 of `media_type`.
+
+    It shows what speaks for `label`; `grade` is that label's, null for a model without grades.
+    """
 
     method: str
-    grade: int
+    grade: int | None
+    label: str
     media_type: str
     width: int
     height: int

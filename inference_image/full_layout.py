@@ -205,7 +205,7 @@ http {{
         }}
         location = {_METHOD} {{
             internal;
-            add_header Allow "GET, POST" always;
+            add_header Allow "GET, HEAD, POST" always;
             {_answer(405, "The proxy does not pass this method on.")}
         }}
     }}

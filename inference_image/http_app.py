@@ -9,10 +9,12 @@ model is loaded after the server has begun to listen; until then everything is 5
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_image.container import ContainerStart
 from inference_image.log import JsonLog
@@ -97,6 +99,12 @@ class Application:
         """Answer a `POST /invocations` whose body is there; see `Service.invoke_at_once`."""
         self._service.invoke_at_once(header, body, closing=closing, reply=reply)
 
+    def refuse(
+        self, header: Iterable[tuple[bytes, bytes]], status: int, detail: str, **line: Any
+    ) -> Response:
+        """The answer where whoever carries a request refuses it; see `Service.refuse`."""
+        return self._service.refuse(header, status, detail, **line)
+
     def note_connections(self, count: int) -> None:
         """So many connections are held, for the metrics and the other workers."""
         self._service.recorder.connections(count)
@@ -110,6 +118,8 @@ class Application:
         self._service.end_waiting()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, partial(_send_header, send)
         answer = self._service.routes.get((scope["method"], scope["path"]))
         try:
             if answer is None:
@@ -160,3 +170,10 @@ class Application:
             metrics=self._service.metrics if self._service.shows_metrics else None,
             problem=problem,
         )
+
+
+async def _send_header(send: Send, message: Message) -> None:
+    """What GET would be answered, without its body: the answer to HEAD (RFC 9110, 9.3.2)."""
+    if message["type"] == "http.response.body":
+        message = {**message, "body": b""}
+    await send(message)

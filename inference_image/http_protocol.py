@@ -16,7 +16,7 @@ import re
 import resource
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import (
@@ -124,6 +124,8 @@ class Protocol(HttpToolsProtocol):
     _closes = False
     _answered_s = -math.inf
     _header_bytes = 0
+    # Why the parser was stopped.
+    _refused: str | None = None
     # A message has begun to arrive; and its header is complete.
     _begun = False
     _in_message = False
@@ -191,7 +193,16 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP gets a problem as well; the connection ends with it."""
-        self._end_with(b"400 Bad Request", problem_text(400, f"{msg.rstrip('.')}.").encode())
+        detail = self._refused or f"{msg.rstrip('.')}."
+        self._end_with(b"400 Bad Request", problem_text(400, detail).encode())
+
+    def _refuse(self, detail: str) -> NoReturn:
+        """Stop the parser, from inside a call of its own; the sender is answered 400 with this.
+
+        The parser lets no word of an error through, and uvicorn has one for all of them.
+        """
+        self._refused = detail
+        raise ValueError(detail)
 
     def _end_with(self, status: bytes, body: bytes) -> None:
         added = b"".join(
@@ -213,8 +224,7 @@ class Protocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > 2 * _MOST_HEADER_BYTES:
-            # The parser stops, and the sender is answered 400.
-            raise ValueError("too many headers or trailers")
+            self._refuse("The request's header or its trailers are too long.")
         # As uvicorn's own does; to call that as well would be a tenth of what a header costs.
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
@@ -223,23 +233,23 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
-        # The parser stops, and the sender is answered 400: it would not read the body of a request
-        # for another protocol, and each request ahead of its turn takes memory.
+        # The parser would not read the body of a request for another protocol, and each request
+        # ahead of its turn takes memory.
         if self.parser.should_upgrade():
-            raise ValueError("another protocol is asked for")
+            self._refuse("The request asks for another protocol than HTTP/1.1.")
         if len(self.pipeline) >= _MOST_AHEAD:
-            raise ValueError("too many requests ahead of their turn")
+            self._refuse(f"More than {_MOST_AHEAD} requests wait on this connection.")
         hosts = 0
         for name, value in self.headers:
             if name == b"host":
                 hosts += 1
             elif name == b"transfer-encoding" and value.lower() != b"chunked":
                 # A coding that is not undone here: the bytes are no image (RFC 9112, 6.1).
-                raise ValueError("a transfer coding that is not known")
+                self._refuse("The request has a Transfer-Encoding other than chunked.")
         if hosts > 1:
             # Servers differ in which one they go by (RFC 9112, 3.2). Without any is let pass: the
             # plainest health checks are so.
-            raise ValueError("more than one host")
+            self._refuse("The request has more than one Host.")
         self._in_message = True
         self.idle.pop(self, None)
         self.scope["extensions"] = {CLOSING: self._closing}  # type: ignore[dict-item]

@@ -47,11 +47,13 @@ class UnknownEventError(ValueError):
 class LambdaRequest:
     """An event with the service's own path and its body as bytes.
 
-    `refusal` is one sentence where the body cannot be used; the body is then empty.
+    `refusal` is one sentence where the body cannot be used; the body is then empty. `body_bytes`
+    is its size as it can be used, else as it arrived.
     """
 
     event: dict[str, Any]
     refusal: str | None
+    body_bytes: int
 
 
 def read_event(event: Any, *, base_path: str) -> LambdaRequest:
@@ -89,9 +91,12 @@ def read_event(event: Any, *, base_path: str) -> LambdaRequest:
     body = b""
     if refusal is None:
         body, refusal = _body_of(own)
+    body_bytes = len(body)
+    if refusal is not None and isinstance(event.get("body"), str):
+        body_bytes = len(event["body"].encode("utf-8", "surrogatepass"))
     # Bytes pass through the adapter as they are.
     own.update(body=body, isBase64Encoded=False)
-    return LambdaRequest(event=own, refusal=refusal)
+    return LambdaRequest(event=own, refusal=refusal, body_bytes=body_bytes)
 
 
 def _texts(*values: Any) -> bool:

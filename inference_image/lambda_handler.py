@@ -15,7 +15,6 @@ on one event loop that all invocations share.
 import asyncio
 import atexit
 import contextlib
-import json
 import logging
 import os
 import tempfile
@@ -24,6 +23,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +45,7 @@ from inference_image.sizing import available_cpus
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from inference_image.http_app import Application
     from inference_image.predictor import Predictor
 
 # A function has the equivalent of one vCPU at 1,769 MB and a share in proportion below and
@@ -57,7 +58,7 @@ _RESERVE_S: Final = 0.5
 # Types that are sent as text; everything else is base64 in the answer.
 _TEXT_TYPES: Final = ("text/", "application/json", MEDIA_PROBLEM)
 _REQUEST_ID_HEADER: Final = b"x-request-id"
-_REFUSAL: Final = "dr.refusal"
+_REQUEST: Final = "dr.request"
 # Lambda's home folder does not exist, and libraries that keep a cache there fail. These name
 # a place for it; without them it is in the home folder.
 _CACHE_VARIABLES: Final = ("XDG_CACHE_HOME", "MPLCONFIGDIR", "KERAS_HOME")
@@ -121,7 +122,6 @@ class LambdaHandler:
             # Start-up is over when the model is ready, or cannot be.
             listen_while_loading=False,
         )
-        self._log = log
         self._base_path = settings.base_path
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
@@ -132,7 +132,8 @@ class LambdaHandler:
         if failures:
             self.close()
             raise ModelPackageError(failures[0])
-        self._mangum = Mangum(_Front(app, log), lifespan="off", text_mime_types=list(_TEXT_TYPES))
+        self._app = app
+        self._mangum = Mangum(_Front(app), lifespan="off", text_mime_types=list(_TEXT_TYPES))
         atexit.register(self.close)
         # It reports each answer; the service's own log has more.
         logging.getLogger("mangum").setLevel(logging.WARNING)
@@ -155,20 +156,26 @@ class LambdaHandler:
             return self._answer(request, context)
 
     def _answer(self, request: LambdaRequest, context: Any) -> dict[str, Any]:
-        from inference_image.problems import problem_record
-
+        began_s = time.perf_counter()
         try:
-            return dict(self._mangum({**request.event, _REFUSAL: request.refusal}, context))
+            return dict(self._mangum({**request.event, _REQUEST: request}, context))
         except Exception as error:  # noqa: BLE001
             # Mangum lets no error of the application through, so the event is at fault: a
             # header that is none, such as a port that is no number, or half a character. Each
             # kind of event takes an answer of this shape.
-            self._log.warning("request", outcome="refused", status=400, kind=type(error).__name__)
-            detail = "The request's headers or its query cannot be read."
+            response = self._app.refuse(
+                _named([], context),
+                400,
+                "The request's headers or its query cannot be read.",
+                outcome="refused",
+                body_bytes=request.body_bytes,
+                began_s=began_s,
+                kind=type(error).__name__,
+            )
             return {
-                "statusCode": 400,
-                "headers": {"content-type": MEDIA_PROBLEM},
-                "body": json.dumps(problem_record(400, detail)),
+                "statusCode": response.status_code,
+                "headers": dict(response.headers),
+                "body": bytes(response.body).decode(),
                 "isBase64Encoded": False,
             }
 
@@ -210,23 +217,22 @@ class _Lifespan:
 class _Front:
     """What Lambda adds in front of the application: refusals, request id and deadline."""
 
-    def __init__(self, app: "ASGIApp", log: JsonLog) -> None:
+    def __init__(self, app: "Application") -> None:
         self._app = app
-        self._log = log
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        from inference_image.problems import problem
-
+        began_s = time.perf_counter()
         # A prediction that ended after its invocation has its say first: it leaves the queue.
         await asyncio.sleep(0)
         context = scope["aws.context"]
-        invocation = getattr(context, "aws_request_id", None)
-        refusal = scope["aws.event"][_REFUSAL]
-        if refusal is not None:
-            self._log.info("request", request_id=invocation, outcome="refused", status=400)
-            await problem(400, refusal)(scope, receive, send)
+        request: LambdaRequest = scope["aws.event"][_REQUEST]
+        scope["headers"] = _named(scope["headers"], context)
+        refuse = partial(
+            self._app.refuse, scope["headers"], body_bytes=request.body_bytes, began_s=began_s
+        )
+        if request.refusal is not None:
+            await refuse(400, request.refusal, outcome="refused")(scope, receive, send)
             return
-        _name_request(scope, invocation)
         started = False
 
         async def send_noting(message: "Message") -> None:
@@ -240,19 +246,19 @@ class _Front:
         except TimeoutError:
             if started or left_s is None:
                 raise
-            self._log.warning("request", request_id=invocation, outcome="error", status=504)
             detail = (
                 f"The answer took longer than the {left_s:.1f} s that the function's time-out "
                 "left; send it again, or give the function more memory or time."
             )
-            await problem(504, detail)(scope, receive, send)
+            await refuse(504, detail, outcome="error")(scope, receive, send)
 
 
-def _name_request(scope: "Scope", request_id: str | None) -> None:
-    """Without an id of the caller, the log line has the id of the invocation."""
-    names = [name.lower() for name, _ in scope["headers"]]
-    if request_id and _REQUEST_ID_HEADER not in names:
-        scope["headers"].append([_REQUEST_ID_HEADER, request_id.encode("ascii", "replace")])
+def _named(headers: list[Any], context: Any) -> list[Any]:
+    """The request's headers; without an id of the caller, they have that of the invocation."""
+    request_id = getattr(context, "aws_request_id", None)
+    if request_id and _REQUEST_ID_HEADER not in [name.lower() for name, _ in headers]:
+        return [*headers, [_REQUEST_ID_HEADER, request_id.encode("ascii", "replace")]]
+    return headers
 
 
 def _seconds_left(context: Any) -> float | None:

@@ -6,7 +6,7 @@ status, media type and header which the service answers is in it.
 Imported for the first request that the routes of `http_app` do not answer.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -35,6 +35,7 @@ from inference_image.contract import (
     Prediction,
     Problem,
 )
+from inference_image.requests import ATTRIBUTES
 
 _SCALARS: Final = {
     float: {"type": "number"},
@@ -51,6 +52,8 @@ _BASE64: Final = {
         "type must be the file's."
     ),
 }
+# They go into a header: a body in which one of them stands is refused.
+_NO_OPTIONS: Final[dict[str, Any]] = dict.fromkeys(ATTRIBUTES, False)
 _ONE: Final = {
     "anyOf": [
         _BASE64,
@@ -58,10 +61,9 @@ _ONE: Final = {
             {
                 "type": "object",
                 "required": [name],
-                "additionalProperties": False,
-                "properties": {name: _BASE64},
+                "properties": {name: _BASE64, other: False, **_NO_OPTIONS},
             }
-            for name in ("b64", "image")
+            for name, other in (("b64", "image"), ("image", "b64"))
         ),
     ]
 }
@@ -71,7 +73,11 @@ _JSON_BODY: Final = {
     "anyOf": [
         {
             "oneOf": [
-                {"type": "object", "required": [name], "properties": {name: _ONE_OR_MORE}}
+                {
+                    "type": "object",
+                    "required": [name],
+                    "properties": {name: _ONE_OR_MORE, **_NO_OPTIONS},
+                }
                 for name in ("image", "instances", "inputs")
             ]
         },
@@ -82,7 +88,11 @@ _JSON_BODY: Final = {
 }
 _FORM: Final = {
     "type": "object",
-    "description": "Each part is an image file, whatever its name.",
+    "description": (
+        "Each file is an image, whatever its name. Text fields and files that nobody chose are "
+        "passed over, but an option among the fields is refused: options go into a header."
+    ),
+    "properties": _NO_OPTIONS,
     "additionalProperties": {"type": "string", "contentMediaType": "application/octet-stream"},
 }
 _REQUEST_ID: Final[dict[str, Any]] = {
@@ -104,7 +114,15 @@ _CLOSED: Final[dict[str, Any]] = {
         "schema": {"type": "string"},
     }
 }
-_BEYOND_PATHS: Final = {404: "NotFound", 405: "MethodNotAllowed"}
+# The full layout's proxy answers while no worker can, and adds an id of its own.
+_PROXY_ID: Final[dict[str, Any]] = {
+    "X-Request-Id": {
+        "description": "Of the proxy in front of the workers, where it is the proxy that answers.",
+        "schema": {"type": "string"},
+    }
+}
+# Of any path and method.
+_BEYOND_PATHS: Final = {404: "NotFound", 405: "MethodNotAllowed", 503: "NotReady"}
 _PARAMETERS: Final = [
     {
         "name": CUSTOM_ATTRIBUTES_HEADER,
@@ -167,8 +185,9 @@ def documented_app(
         version="1",
         description=(
             f"{NOT_A_DEVICE} {NOT_ASSESSED} Another path is answered 404 and another method 405, "
-            "as `components.responses` says. What is no HTTP at all is answered 400 and "
-            "may have no `X-Request-Id`."
+            "as `components.responses` says; where nobody can answer yet, or any more, also 503. "
+            "What is no HTTP at all is answered 400 and may have no `X-Request-Id`; a fault of the "
+            "service itself is 500 on any path."
         ),
         docs_url=None,
         redoc_url=None,
@@ -196,7 +215,7 @@ def documented_app(
                     }
                 },
             },
-            503: _refusal(503, {}),
+            503: _refusal(503, _PROXY_ID),
         },
     )
     app.add_api_route(
@@ -210,7 +229,8 @@ def documented_app(
             200: {
                 "description": "Read by the platform before the first image of a job.",
                 "content": {MEDIA_JSON: {"schema": schema_of(ExecutionParameters)}},
-            }
+            },
+            503: _refusal(503, _PROXY_ID),
         },
     )
     if metrics is not None:
@@ -276,7 +296,7 @@ def documented_app(
             error.status_code,
             f"There is no {request.method[:20]} {request.url.path[:100]} here; the service has "
             f"GET {PING_PATH} and POST {INVOCATIONS_PATH}.",
-            headers=dict(error.headers or {}),
+            headers={**(error.headers or {}), **_allowed(error)},
         )
 
     described = app.openapi
@@ -285,12 +305,16 @@ def documented_app(
         """FastAPI's document, with the answers that belong to no path."""
         document = described()
         allow = {"Allow": {"required": True, "schema": {"type": "string"}}}
+        added = {405: allow, 503: _PROXY_ID}
         document["components"] = {
             "responses": {
-                name: _refusal(status, allow if status == 405 else {})
+                name: _refusal(status, added.get(status, {}))
                 for status, name in _BEYOND_PATHS.items()
             }
         }
+        for operations in document["paths"].values():
+            if "get" in operations:
+                operations["head"] = _head(operations["get"])
         return document
 
     app.openapi = complete  # type: ignore[method-assign]
@@ -309,7 +333,8 @@ def _add_metrics(app: FastAPI, metrics: Callable[[Request], Awaitable[Response]]
             200: {
                 "description": "Text exposition format 0.0.4.",
                 "content": {"text/plain": {"schema": {"type": "string"}}},
-            }
+            },
+            503: _refusal(503, _PROXY_ID),
         },
     )
 
@@ -336,9 +361,28 @@ def _add_document(app: FastAPI) -> None:
                         }
                     }
                 },
-            }
+            },
+            503: _refusal(503, _PROXY_ID),
         },
     )
+
+
+def _allowed(error: HTTPException) -> dict[str, str]:
+    """`Allow` with HEAD, which is answered wherever GET is."""
+    allow = (error.headers or {}).get("Allow", "")
+    return {"Allow": f"{allow}, HEAD"} if "GET" in allow.split(", ") else {}
+
+
+def _head(get: Mapping[str, Any]) -> dict[str, Any]:
+    """The operation HEAD where there is GET: the same header, and no body."""
+    return {
+        "summary": "The header of GET's answer",
+        "operationId": f"{get['operationId']}Head",
+        "responses": {
+            status: {name: part for name, part in response.items() if name != "content"}
+            for status, response in get["responses"].items()
+        },
+    }
 
 
 def _refusal(status: int, headers: dict[str, Any] = _REQUEST_ID) -> dict[str, Any]:

@@ -166,6 +166,12 @@ def _kind(opened: OpenedModel, output: str, encoding: InputEncoding, size_px: in
         opened.predict(pixels).logits
         for pixels in (noise, np.zeros_like(noise), np.full_like(noise, 255))
     ]
+    rows = [row for row in rows if np.isfinite(row).all()]
+    if not rows:
+        raise ModelPackageError(
+            f"the values of the output {output!r} are no numbers (NaN or infinite), whatever the "
+            "picture: the model is damaged, or its training has failed"
+        )
     if any(row.min() < 0 or row.max() > 1 for row in rows):
         return OUTPUT_LOGITS
     if all(row.size == 1 or abs(float(row.sum()) - 1) <= _SUM_TOLERANCE for row in rows):

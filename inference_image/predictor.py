@@ -81,9 +81,13 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMap:
-    """A Grad-CAM overlay: encoded picture, its size in pixels and the class explained."""
+    """A Grad-CAM overlay: encoded picture, its size in pixels and the class explained.
 
-    grade: int
+    `grade` is None for a model that only refers, whose classes are no grades.
+    """
+
+    grade: int | None
+    label: str
     media_type: str
     width_px: int
     height_px: int
@@ -506,7 +510,8 @@ class Predictor:
         heat = grad_cam(features, head, 0 if single else explained)
         encoded = overlay(prepared.pixels, heat, side_px=side_px, media_type=media_type)
         return HeatMap(
-            grade=explained,
+            grade=explained if self.spec.task == TASK_GRADE5 else None,
+            label=self.spec.labels[explained],
             media_type=media_type,
             width_px=side_px,
             height_px=side_px,

@@ -11,7 +11,7 @@ the others are answered.
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -52,9 +52,9 @@ _JSON_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _MOST_JSON_ESCAPES: Final = 1 / 16
 _MOST_JSON_AROUND: Final = 256
 _MOST_JSON_TEXTS: Final = 32
-# What one more image may add to the two above: braces, a name, a comma.
-_MORE_JSON_AROUND: Final = 16
-_MORE_JSON_TEXTS: Final = 2
+# What one more image may add to the two above: braces, its name, and two keys of the caller's own.
+_MORE_JSON_AROUND: Final = 32
+_MORE_JSON_TEXTS: Final = 6
 _JSON_SPACE: Final = b" \t\n\r"
 _BASE64_SPACE: Final = b" \t\n\v\f\r"
 # How base64 of a JPEG, PNG, TIFF and WebP begins: some clients send that under an opaque type.
@@ -68,6 +68,11 @@ _NAMED: Final = 2
 _SHORTEST_IMAGE_TEXT: Final = 64
 _DATA_URL: Final = re.compile(rb"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _MOST_PART_HEADER_BYTES: Final = 8192
+# Parts of a form that are no image: text fields, and files that nobody chose.
+_MOST_OTHER_PARTS: Final = 32
+_PART_PARAMETER: Final = re.compile(
+    r';\s*(name|filename\*?)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]*))', re.IGNORECASE
+)
 
 
 class RefusedRequestError(ValueError):
@@ -343,24 +348,36 @@ def _find_images(document: Any) -> list[Any]:
             raise RefusedRequestError(
                 400, f"The JSON object must have exactly one of these: {JSON_SHAPES}."
             )
-        misplaced = [name for name in ATTRIBUTES if name in document]
-        if misplaced:
-            # Other keys are the caller's own; these were meant to change the answer.
-            raise RefusedRequestError(
-                400,
-                f"The JSON object has {misplaced[0]!r}, which is an option; send it in the header "
-                f"{CUSTOM_ATTRIBUTES_HEADER}, as {misplaced[0]}=<value>.",
-            )
+        _check_misplaced("The JSON object has", document)
         value = document[keys[0]]
     values = value if isinstance(value, list) else [value]
     if not values:
         raise RefusedRequestError(400, "The JSON holds an empty list of images.")
+    for one in values:
+        if isinstance(one, Mapping):
+            _check_misplaced("An image's object in the JSON has", one)
     return values
 
 
+def _check_misplaced(where: str, names: Iterable[str]) -> None:
+    """Raise 400 for an option among the caller's own names: it was to change the answer."""
+    for name in names:
+        if name in ATTRIBUTES:
+            raise RefusedRequestError(
+                400,
+                f"{where} {name!r}, which is an option; send it in the header "
+                f"{CUSTOM_ATTRIBUTES_HEADER}, as {name}=<value>.",
+            )
+
+
 def _text_of(value: Any) -> str:
-    if isinstance(value, Mapping) and len(value) == 1:
-        value = value.get("b64", value.get("image"))
+    if isinstance(value, Mapping):
+        named = [name for name in ("b64", "image") if name in value]
+        if len(named) != 1:
+            raise RefusedRequestError(
+                400, "An image's object in the JSON must have exactly one of 'b64' and 'image'."
+            )
+        value = value[named[0]]
     if not isinstance(value, str):
         raise RefusedRequestError(
             400, f"The image in the JSON must be base64 text, as {JSON_SHAPES}."
@@ -396,7 +413,7 @@ def _from_base64(text: bytes) -> bytes:
 def _from_multipart(
     body: bytes, boundary: str | None, most: int
 ) -> list[Photograph | RefusedRequestError]:
-    """The parts of a form (RFC 7578, RFC 2046 5.1): each is an image, whatever its name.
+    """The files of a form (RFC 7578, RFC 2046 5.1): each is an image, whatever its name.
 
     The body is in memory and bounded already, so that it is cut rather than streamed.
     """
@@ -405,21 +422,30 @@ def _from_multipart(
             400, "The multipart Content-Type has no usable boundary; send `; boundary=...`."
         )
     delimiter = b"\r\n--" + boundary.encode("latin-1", errors="replace")
+    most_parts = most + _MOST_OTHER_PARTS
     # The first delimiter may stand at the very start; each other one begins with a line break.
-    pieces = (b"\r\n" + body).split(delimiter, most + 2)
+    pieces = (b"\r\n" + body).split(delimiter, most_parts + 1)
     closed = [index for index, piece in enumerate(pieces) if index and piece.startswith(b"--")]
     parts = pieces[1 : closed[0]] if closed else pieces[1:]
-    _check_count(len(parts), most)
-    if not closed:
+    if not closed and len(parts) <= most_parts:
         raise RefusedRequestError(
             400, "The multipart body does not end with its boundary: it is cut or malformed."
         )
-    if not parts:
-        raise RefusedRequestError(400, "The multipart body holds no image.")
-    return [_from_part(part) for part in parts]
+    found = [image for part in parts if (image := _from_part(part)) is not None]
+    _check_count(len(found), most)
+    if len(parts) > most_parts:
+        raise RefusedRequestError(
+            400, f"The multipart body has more than {_MOST_OTHER_PARTS} parts that are no images."
+        )
+    if not found:
+        raise RefusedRequestError(
+            400, "The multipart body holds no image; send each as a file, with a filename."
+        )
+    return found
 
 
-def _from_part(part: bytes) -> Photograph | RefusedRequestError:
+def _from_part(part: bytes) -> Photograph | RefusedRequestError | None:
+    """The image in a part of a form; None for a text field, and for a file that nobody chose."""
     # After the delimiter comes white space and a line break, then headers, then an empty line.
     head, separator, data = part.partition(b"\r\n\r\n")
     if not separator or len(head) > _MOST_PART_HEADER_BYTES:
@@ -429,13 +455,20 @@ def _from_part(part: bytes) -> Photograph | RefusedRequestError:
         name, colon, value = line.partition(":")
         if colon:
             headers[name.strip().lower()] = value.strip()
-    if "content-type" not in headers and "filename" not in headers.get("content-disposition", ""):
-        raise RefusedRequestError(
-            400,
-            "A part of the multipart body is a text field; each part must be an image, and "
-            "options go into the header of custom attributes.",
-        )
-    declared = media_type(headers.get("content-type"))
+    said = {
+        name.lower(): quoted or bare
+        for name, quoted, bare in _PART_PARAMETER.findall(headers.get("content-disposition", ""))
+    }
+    typed = headers.get("content-type")
+    declared = media_type(typed)
+    if not said.keys() & {"filename", "filename*"} and (
+        typed is None or declared.startswith("text/")
+    ):
+        _check_misplaced("The form has a field", [said.get("name", "")])
+        return None
+    # As a browser sends an input for files of which none was chosen.
+    if said.get("filename") == "" and not data:
+        return None
     try:
         if declared in (MEDIA_JSON, MEDIA_MULTIPART):
             raise RefusedRequestError(415, f"A part may not be {declared}; send the image itself.")

@@ -158,7 +158,8 @@ class Service:
         self.turns = Turns()
         self._unread = Unread(most_images=settings.max_images, is_busy=lambda: self.turns.is_busy)
         self._tidying: asyncio.TimerHandle | None = None
-        # Base64 needs 4 bytes for 3, and JSON some around it.
+        # Base64 needs 4 bytes for 3, and JSON some around it. Several images share it: a platform
+        # sends 25 MB at most, and what one request holds is taken from the others.
         self._body_limit = settings.max_image_bytes * 4 // 3 + 65_536
         self.queue = Queue(
             most_bytes=max(_MOST_BYTES_HELD, self._body_limit),
@@ -304,7 +305,7 @@ class Service:
             else:
                 _read_options(call)
                 place = Place(self.queue)
-                refused = self.admission.room_for(place, len(body))
+                refused = self.admission.room_for(place, len(body), call.header.content_type)
                 if refused is None:
                     job = self._submit(call, predictor, place, body, end)
                     closing.add(call.leave)
@@ -315,6 +316,33 @@ class Service:
         if place is not None:
             place.leave()
         reply(self._close(call, response))
+
+    def refuse(
+        self,
+        header: Iterable[tuple[bytes, bytes]],
+        status: int,
+        detail: str,
+        *,
+        outcome: str,
+        body_bytes: int,
+        began_s: float,
+        **fields: Any,
+    ) -> Response:
+        """Answer a request that whoever carries it refuses, and log one line about it.
+
+        Args:
+            header: pairs of name, in lower case, and value.
+            status: of the answer.
+            detail: one sentence for the caller.
+            outcome: for the log: "refused" or "error".
+            body_bytes: of the body, as it arrived.
+            began_s: when the request came, on the clock of `time.perf_counter`.
+            fields: what else the line says.
+        """
+        call = Invocation(read_header(header), timeout_s=self._settings.timeout_s)
+        call.began_s = began_s
+        call.fields.update(fields, outcome=outcome, bytes=body_bytes)
+        return self._close(call, problem(status, detail))
 
     def _close(self, call: Invocation, response: Response) -> Response:
         """One line in the log, the numbers of one request, and its id in the answer."""
@@ -330,6 +358,7 @@ class Service:
             return self._refusal(call, error.status, error.detail)
         if isinstance(error, ClientDisconnect):
             # Nobody is left to read an answer; the line in the log is for us.
+            call.fields["outcome"] = "abandoned"
             return problem(400, "The sender closed the connection.")
         call.fields["outcome"] = "error"
         return self.fault(error, request_id=call.header.request_id)
@@ -444,7 +473,6 @@ class Service:
             self.turns.queued(-1)
         work.abandon()
         if call.sender_has_left:
-            call.fields["outcome"] = "abandoned"
             raise ClientDisconnect
         if self._deadlines.all_ended:
             return problem(503, "The container is stopping; send it again.", retry_after_s=1.0)
@@ -541,9 +569,10 @@ class Service:
         self, call: Invocation, request: Request, place: Place, within_s: float
     ) -> bytes | Response:
         """The whole body; or the refusal where there is no room for it or it comes too slowly."""
-        declared = call.header.content_length
+        declared, content_type = call.header.content_length, call.header.content_type
+        size = int(declared[:20]) if declared.isdecimal() else 0
         # The server drops what is not read, so the sender sees the answer.
-        refused = self.admission.room_for(place, int(declared[:20]) if declared.isdecimal() else 0)
+        refused = self.admission.room_for(place, size, content_type)
         if refused is not None:
             return refused
         limit = self._body_limit
@@ -568,7 +597,7 @@ class Service:
                 headers={"Connection": "close"},
             )
         if size > limit:
-            raise self.admission.too_large()
+            raise self.admission.too_large(content_type)
         return b"".join(chunks)
 
 
@@ -576,5 +605,9 @@ def _read_options(call: Invocation) -> None:
     """Read what a header asks for; raises `RefusedRequestError` for what is not accepted."""
     header = call.header
     call.options = parse_attributes(header.attributes)
+    if call.options.explain is not None and wants_csv(header.accept):
+        raise RefusedRequestError(
+            400, "CSV cannot hold a heat map: leave out explain, or ask for JSON in Accept."
+        )
     check_content_type(media_type(header.content_type))
     check_content_encoding(header.encodings)

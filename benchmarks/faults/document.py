@@ -18,7 +18,7 @@ import jsonschema
 _OF_HTTP: Final = frozenset(
     {"connection", "content-length", "content-type", "date", "server", "transfer-encoding"}
 )
-_NO_PATH, _NO_METHOD = "NotFound", "MethodNotAllowed"
+_NO_PATH, _NO_METHOD, _NOT_READY = "NotFound", "MethodNotAllowed", "NotReady"
 
 
 class DescribedService:
@@ -58,17 +58,22 @@ class DescribedService:
             f"{method} {path} {status}: {fault}"
             for fault in (
                 *_header_faults(described.get("headers", {}), headers),
-                *self._body_faults(described.get("content", {}), headers, body),
+                *(
+                    # The type is that of GET's answer.
+                    (["there is a body"] if body else [])
+                    if method == "HEAD"
+                    else self._body_faults(described.get("content", {}), headers, body)
+                ),
             )
         ]
 
     def _response(self, method: str, path: str, status: int) -> Mapping[str, Any] | None:
         beyond = self.document["components"]["responses"]
         operations = self.document["paths"].get(path)
-        if operations is None:
-            return beyond[_NO_PATH] if status == 404 else None
-        if method.lower() not in operations:
-            return beyond[_NO_METHOD] if status == 405 else None
+        if operations is None or method.lower() not in operations:
+            absent = {404: _NO_PATH} if operations is None else {405: _NO_METHOD}
+            name = {**absent, 503: _NOT_READY}.get(status)
+            return None if name is None else beyond[name]
         responses: Mapping[str, Any] = operations[method.lower()]["responses"]
         return responses.get(str(status))
 

@@ -265,7 +265,7 @@ def schema_fuzz(service: Service, count: int, *, seed: int = 0) -> Findings:
         )
         spent_s = time.perf_counter() - began
         faults = []
-        if answer is not None and request.method != "HEAD":
+        if answer is not None:
             path = request.path.partition("?")[0]
             faults = _faults(described, request.method, path, answer)
         tally.note(f"request {number} of seed {seed}", answer, faults, spent_s)

@@ -102,10 +102,9 @@ class TensorFlowRuntime:
         return answer
 
     def _load(self, model_path: Path) -> Any:
-        errors = (OSError, ValueError, KeyError, TypeError, RuntimeError, self._tf.errors.OpError)
         try:
             return self._tf.saved_model.load(str(model_path))
-        except errors as error:
+        except Exception as error:  # noqa: BLE001 - a damaged file leads it to any of them
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ModelPackageError(
                 f"{self._name} cannot be loaded by TensorFlow {self._tf.__version__}: {lines[0]}"

@@ -100,6 +100,9 @@ def test_a_header_that_cannot_be_served_is_a_record(service: Any) -> None:
     ):
         reply = invoke(service, drawn_jpeg(), "image/jpeg", **headers)
         check_record(reply, 415 if "Content_Encoding" in headers else 400)
+    asked = {"X_Amzn_SageMaker_Custom_Attributes": "explain=gradcam", "Accept": "text/csv"}
+    row = invoke(service, drawn_jpeg(), "image/jpeg", **asked)
+    assert (row.status, row.body) == (200, b",,,,,,,,\n")
 
 
 def test_of_several_images_each_is_an_answer_or_a_record_in_its_place(service: Any) -> None:

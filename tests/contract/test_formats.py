@@ -261,7 +261,8 @@ def test_the_pixels_of_all_images_are_bounded(service: Any) -> None:
     ("body", "fragment"),
     [
         (b"--x\r\n\r\nno headers", "does not end"),
-        (b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nhigh\r\n--x--', "text field"),
+        (b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nhigh\r\n--x--', "no image"),
+        (b'--x\r\nContent-Disposition: form-data; name="explain"\r\n\r\n1\r\n--x--', "'explain'"),
         (b"--x\r\nContent-Type: image/png\r\n--x--", "end of its headers"),
         (b"", "does not end"),
         (b"--y--", "does not end"),

@@ -99,6 +99,12 @@ def test_ping_is_200_once_ready_and_needs_no_body(service: Any) -> None:
     assert reply.json() == {"status": "ready"}
 
 
+def test_head_is_answered_like_get_without_its_body(service: Any) -> None:
+    for path, status in (("/ping", 200), ("/execution-parameters", 200), ("/nowhere", 404)):
+        reply = service.request("HEAD", path)
+        assert (reply.status, reply.body) == (status, b"")
+
+
 def test_a_photograph_is_graded_in_the_documented_shape(service: Any) -> None:
     reply = grade(service, drawn_jpeg())
     assert reply.status == 200
@@ -199,10 +205,19 @@ def test_a_heat_map_comes_on_request_and_only_then(service: Any) -> None:
     header = {CUSTOM_ATTRIBUTES_HEADER.replace("-", "_"): "explain=gradcam"}
     answer = grade(service, drawn_jpeg(), **header).json()
     explanation = answer["explanation"]
-    assert explanation["grade"] == answer["grade"]
+    assert explanation["method"] == "grad-cam"
+    assert (explanation["grade"], explanation["label"]) == (answer["grade"], answer["label"])
     assert (explanation["width"], explanation["height"]) == (224, 224)
     assert explanation["media_type"] == "image/jpeg"
     assert answer["predictions"] == plain["predictions"]
+
+
+def test_a_heat_map_in_csv_is_refused_and_not_left_out(service: Any) -> None:
+    header = {CUSTOM_ATTRIBUTES_HEADER.replace("-", "_"): "explain=gradcam"}
+    check_problem(
+        grade(service, drawn_jpeg(), Accept="text/csv", **header), 400, "leave out explain"
+    )
+    assert grade(service, drawn_jpeg(), Accept="text/csv;q=0.1, */*", **header).status == 200
 
 
 @pytest.mark.parametrize(("kind", "side_px"), [("png", 32), ("png", 224), ("jpeg", 500)])

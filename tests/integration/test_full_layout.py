@@ -15,10 +15,15 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.document import DescribedService
 from benchmarks.faults.service import cpu_s
 from inference_image import stopping
+from inference_image.http_app import create_app
+from inference_image.settings import Settings
 from tests.service_harness import (
+    REPOSITORY,
     TINY_MODEL,
+    InProcess,
     Served,
     copy_package,
     drawn_jpeg,
@@ -130,6 +135,35 @@ def test_until_a_worker_is_ready_nginx_says_so_at_once() -> None:
         assert {invoke(served).status for _ in range(20)} == {200}
 
 
+@pytest.mark.parametrize("layout", ["lean", "full"])
+def test_while_the_model_loads_each_answer_is_as_the_document_says(
+    tmp_path: Path, layout: str
+) -> None:
+    settings = Settings.from_environment({"DR_MODEL_DIR": str(TINY_MODEL)}, cpus=1)
+    with running(InProcess(create_app(settings))) as transport:
+        described = DescribedService(transport.request("GET", "/openapi.json").json())
+    asked = [(method, path) for method, path, status in described.answers() if status == 503]
+    assert len(asked) == 4 * 2 + 1
+    # Zeros that take some seconds to be compared with their digest.
+    files = json.loads((TINY_MODEL / "model.json").read_text(encoding="utf-8"))["files"]
+    files["head.npz"]["size_bytes"] = 1 << 30
+    package = copy_package(tmp_path / "package", {"files": files})
+    os.truncate(package / "head.npz", 1 << 30)
+    with Served(package, environment={"DR_LAYOUT": layout}) as served:
+        for method, path in [*asked, ("GET", "/nowhere"), ("PUT", "/ping")]:
+            reply = served.request(method, path, headers=JPEG if method == "POST" else {})
+            faults = described.faults(
+                method, path, status=reply.status, headers=reply.headers, body=reply.body
+            )
+            assert faults == []
+            if layout == "full" or path in ("/ping", "/invocations"):
+                assert reply.status in (503, 405)
+                assert reply.status == 405 or reply.headers["retry-after"] == "1"
+        assert served.end() == stopping.EXIT_MODEL
+    if layout == "full":
+        assert {(method, path, 503) for method, path in asked} <= described.seen
+
+
 def test_the_service_and_not_nginx_refuses_a_large_body() -> None:
     with running(full(DR_MAX_IMAGE_BYTES="2000000")) as served:
         # nginx's own default would end at 1 MiB.
@@ -174,11 +208,47 @@ def test_what_is_no_http_is_a_problem_too() -> None:
             assert len(headers["x-request-id"]) == 32
         status, headers, problem = said(port, b"TRACE /ping HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (status, headers["content-type"]) == (405, "application/problem+json")
-        assert headers["allow"] == "GET, POST"
+        assert headers["allow"] == "GET, HEAD, POST"
         assert problem["status"] == 405
         # The places of nginx's own answers are nobody else's.
         assert served.request("GET", "/.dr/malformed").status == 404
         assert invoke(served).status == 200
+
+
+CLOSE = b"Connection: close\r\n"
+PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n" + CLOSE
+POST = b"POST /invocations HTTP/1.1\r\nHost: x\r\n"
+WHOLE = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(drawn_jpeg()) + drawn_jpeg()
+OK, MALFORMED, TOO_LARGE = b"HTTP/1.1 200 ", b"HTTP/1.1 400 ", b"HTTP/1.1 413 "
+# A row of docs/layouts.md, what is sent, and how the answer of the lean and of the full layout
+# begins; None where that depends on how it arrives.
+DIFFERENCES: tuple[tuple[str, bytes, bytes | None, bytes], ...] = (
+    ("without `Host`", POST.replace(b"Host: x\r\n", CLOSE) + WHOLE, OK, MALFORMED),
+    ("one header field", PING + b"X: " + b"a" * 100_000 + b"\r\n\r\n", None, MALFORMED),
+    ("LF alone", PING.replace(b"\r", b"") + b"\n", MALFORMED, OK),
+    ("HTTP/0.9", b"GET /ping\r\n\r\n", OK, b'{"status": "ready"}'),
+    ("than the proxy", POST + b"Content-Length: 150000000\r\n\r\n", TOO_LARGE, TOO_LARGE),
+)
+
+
+def test_the_layouts_differ_as_their_page_says() -> None:
+    page = (REPOSITORY / "docs" / "layouts.md").read_text(encoding="utf-8")
+    for layout in ("lean", "full"):
+        with running(Served(TINY_MODEL, environment={"DR_LAYOUT": layout})) as served:
+            for words, request, *begins in DIFFERENCES:
+                wanted = begins[layout == "full"]
+                assert words in page
+                if wanted is None:
+                    continue
+                address = ("127.0.0.1", served.connect().port)
+                with socket.create_connection(address, timeout=20) as caller:
+                    caller.sendall(request)
+                    assert caller.recv(1000).startswith(wanted), (layout, words)
+            # Of the refusals of nginx alone there is no count, but a line of its own.
+            counted = b'dr_requests_total{status="413"} %d\n' % (layout == "lean")
+            assert counted in served.request("GET", "/metrics").body
+            if layout == "full":
+                wait_until(lambda: "too large body" in json.dumps(served.events))
 
 
 def test_a_request_on_an_idle_connection_is_answered_while_it_stops(tmp_path: Path) -> None:

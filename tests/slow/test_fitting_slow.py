@@ -328,7 +328,7 @@ def test_a_referral_training_leaves_a_package_that_answers_as_one(
             assert one.referable.probability == pytest.approx(one.probabilities[1])
             assert one.heat_map is not None
             # One log-odds: what speaks for "referable" is what can be shown.
-            assert one.heat_map.grade == 1
+            assert (one.heat_map.grade, one.heat_map.label) == (None, "Referable")
         # The SavedModel and the .tflite of one training.
         assert answers[0].probabilities == pytest.approx(answers[1].probabilities, abs=1e-4)
 

@@ -186,7 +186,7 @@ def test_pixels_are_cast_to_what_the_signature_takes(
             runtime.bind({"logits": "logits"}, encoding=InputEncoding(scale=(1 / 255,)))
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "no variables"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "no variables", "cut variables"])
 def test_a_damaged_model_is_one_sentence(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "m"
     keras_network().export(str(folder), verbose=False)
@@ -195,12 +195,24 @@ def test_a_damaged_model_is_one_sentence(tmp_path: Path, damage: str) -> None:
         (folder / "saved_model.pb").write_bytes(data[: len(data) // 2])
     elif damage == "empty":
         (folder / "saved_model.pb").write_bytes(b"")
+    elif damage == "cut variables":
+        (data_file,) = (folder / "variables").glob("variables.data*")
+        data = data_file.read_bytes()
+        data_file.write_bytes(data[: len(data) // 2])
     else:
         shutil.rmtree(folder / "variables")
     with pytest.raises(ModelPackageError) as caught:
         TensorFlowRuntime(folder, threads=THREADS)
     assert "\n" not in str(caught.value)
-    assert "the SavedModel m" in str(caught.value)
+    assert "the SavedModel m cannot be loaded" in str(caught.value)
+
+
+def test_a_plain_model_that_gives_no_numbers_is_told_so(tmp_path: Path) -> None:
+    network = keras_network()
+    network.layers[-1].bias.assign([np.nan] * 5)
+    network.export(str(tmp_path), verbose=False)
+    with pytest.raises(ModelPackageError, match=r"'output_0' are no numbers \(NaN"):
+        Predictor.load(tmp_path, threads=THREADS)
 
 
 def test_both_runtimes_agree_on_the_same_f32_model(tmp_path: Path) -> None:

@@ -198,6 +198,37 @@ def test_requests_sent_far_ahead_of_their_turn_end_the_connection() -> None:
     assert answer == b"reset" or answer.startswith(b"HTTP/1.1 400 ")
 
 
+def test_who_sends_a_few_too_many_ahead_is_told_so() -> None:
+    async def send_ahead(count: int) -> bytes:
+        return await _answer_to(_Answers(asyncio.Event()), [b"GET / HTTP/1.1\r\n\r\n" * count])
+
+    # One is being answered, and 32 wait.
+    answer = asyncio.run(send_ahead(34))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"More than 32 requests wait on this connection." in answer
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 140_000 + b"\r\n\r\n", b"its trailers are too long"),
+        (b"\x16\x03\x01\x02", b"Invalid HTTP request received"),
+    ],
+)
+def test_what_is_said_of_a_request_that_is_none_is_why(sent: bytes, why: bytes) -> None:
+    config = uvicorn.Config(_App(), lifespan="off", log_config=None)
+    config.load()
+    transport = Transport()
+    connection = http_protocol.bounded_protocol(9)(config, ServerState(), {}, Clock())  # type: ignore[arg-type]
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    connection.data_received(sent)
+    answer, end = transport.calls
+    assert isinstance(answer, bytes)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert why in answer
+    assert end == "closed"
+
+
 @pytest.mark.parametrize("upgrade", [b"Upgrade: h2c", b"UPGRADE:websocket"])
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_a_wish_for_another_protocol_is_passed_over(upgrade: bytes, pieces: int) -> None:
@@ -223,6 +254,7 @@ def test_a_wish_for_another_protocol_in_pieces_is_refused_and_no_body_lost() -> 
     ]
     answer = asyncio.run(_answer_to(app, pieces, pause_s=0.05))
     assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"asks for another protocol" in answer
     assert app.bodies == []
 
 
@@ -489,11 +521,13 @@ def test_a_refusal_may_ask_the_caller_to_connect_anew() -> None:
         b"Host: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
     ],
 )
-def test_what_servers_read_differently_is_refused(header: bytes) -> None:
+def test_what_servers_read_differently_is_refused_and_the_sender_told_what(header: bytes) -> None:
     request = b"POST /invocations HTTP/1.1\r\n" + header + b"\r\n0\r\n\r\n"
     answer = asyncio.run(_answer_to(_Reads(), [request]))
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"application/problem+json" in answer
+    assert (b"more than one Host" in answer) == (b"Host: b" in header)
+    assert (b"a Transfer-Encoding other than chunked" in answer) == (b"gzip" in header)
 
 
 @pytest.mark.parametrize("header", [b"", b"Host: a\r\nTransfer-Encoding: Chunked\r\n"])

@@ -93,11 +93,68 @@ def test_an_image_as_text_is_refused_and_logged_without_its_bytes() -> None:
     assert "binary media types" in reply.json()["detail"]
     line = json.loads(stream.getvalue().splitlines()[-1])
     assert (line["event"], line["outcome"], line["status"]) == ("request", "refused", 400)
-    assert line["request_id"] == "1-invocation"
     assert "JFIF" not in stream.getvalue()
+    check_as_the_services_own(reply, line)
+    assert line["bytes"] == len(event["body"].encode())
 
 
-def context(left_ms: float = 60_000, request_id: str = "1-invocation") -> Any:
+INVOCATION = "8476a536-e9f4-11e8-9739-2dfe598c3fcd"
+
+
+def check_as_the_services_own(
+    reply: Any, line: dict[str, Any], request_id: str = INVOCATION
+) -> None:
+    """An answer and its line in the log have what each of the service's has."""
+    assert reply.headers["x-request-id"] == line["request_id"] == request_id
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert (line["model"], len(line["model_sha256"])) == ("tiny-test", 64)
+    assert line["total_ms"] > 0
+    assert line["bytes"] > 0
+
+
+@pytest.mark.parametrize("named", [{}, {"X-Request-Id": "5f" * 16}])
+@KINDS
+def test_what_is_refused_before_the_service_is_as_the_services_own(
+    kind: str, named: dict[str, str]
+) -> None:
+    photograph = drawn_jpeg()
+    event = EVENTS[kind]("POST", "/invocations", photograph, {**JPEG_TYPE, **named})
+    unreadable = {"headers": {"host": "a:b:c"}, "multiValueHeaders": {"host": ["a:b:c"]}}
+    no_base64 = {"body": "@@", "isBase64Encoded": True}
+    stream = io.StringIO()
+    with InLambda(
+        load=lambda: cast("Predictor", SlowOnce(0.6)), log=JsonLog(level="info", stream=stream)
+    ) as service:
+        late = reply_of(service.handler(event, context(left_ms=700)))
+        refused = reply_of(service.handler(event | no_base64, context()))
+        strange = reply_of(service.handler(event | unreadable, context()))
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    lines = [line for line in lines if line["event"] == "request"]
+    replies = (late, refused, strange)
+    assert [(reply.status, line["status"], line["outcome"], line["bytes"]) for reply, line in
+            zip(replies, lines, strict=True)] == [
+        (504, 504, "error", len(photograph)),
+        (400, 400, "refused", 2),
+        (400, 400, "refused", len(photograph)),
+    ]  # fmt: skip
+    given = named.get("X-Request-Id", INVOCATION)
+    # The caller's id is among the headers that cannot be read.
+    for reply, line, known in zip(replies, lines, (given, given, INVOCATION), strict=True):
+        check_as_the_services_own(reply, line, known)
+
+
+def test_what_is_refused_before_the_service_is_a_metric_as_well() -> None:
+    stream = io.StringIO()
+    log = JsonLog(level="error", stream=stream)
+    with InLambda(log=log, environment={"DR_METRICS": "emf"}) as service:
+        event = function_url_event("POST", "/invocations", b"", JPEG_TYPE)
+        service.handler(event | {"body": "@@", "isBase64Encoded": True}, context())
+    (line,) = map(json.loads, stream.getvalue().splitlines())
+    assert (line["answered"], line["faults"]) == (0, 0)
+    assert line["_aws"]
+
+
+def context(left_ms: float = 60_000, request_id: str = INVOCATION) -> Any:
     return SimpleNamespace(aws_request_id=request_id, get_remaining_time_in_millis=lambda: left_ms)
 
 
@@ -188,10 +245,10 @@ def test_the_log_names_the_invocation_unless_the_caller_named_the_request() -> N
             {**JPEG_TYPE, "X-Request-Id": "5f0c2a34-0000-4000-8000-0123456789ab"},
         ):
             event = http_api_event("POST", "/invocations", drawn_jpeg(), headers)
-            service.handler(event, context(request_id="8476a536-e9f4-11e8-9739-2dfe598c3fcd"))
+            service.handler(event, context())
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     ids = [line["request_id"] for line in lines if line["event"] == "request"]
-    assert ids == ["8476a536-e9f4-11e8-9739-2dfe598c3fcd", "5f0c2a34-0000-4000-8000-0123456789ab"]
+    assert ids == [INVOCATION, "5f0c2a34-0000-4000-8000-0123456789ab"]
     ready = next(line for line in lines if line["event"] == "ready")
     assert ready["model_source"] == "image"
     assert ready["started_to_ready_ms"] > 0

@@ -3,10 +3,18 @@
 import base64
 import json
 import time
+from typing import Any
 
 import pytest
 
-from inference_image.requests import Photograph, RefusedRequestError, extract, wants_csv
+from inference_image.contract import CUSTOM_ATTRIBUTES_HEADER
+from inference_image.requests import (
+    ATTRIBUTES,
+    Photograph,
+    RefusedRequestError,
+    extract,
+    wants_csv,
+)
 
 IMAGE = bytes(range(256)) * 40
 
@@ -56,6 +64,109 @@ def test_an_option_inside_the_json_is_refused_and_not_passed_over() -> None:
     document = {"image": base64.b64encode(IMAGE).decode(), "operating_point": "high_specificity"}
     with pytest.raises(RefusedRequestError, match="header X-Amzn-SageMaker-Custom-Attributes"):
         extract(json.dumps(document).encode(), "application/json")
+
+
+@pytest.mark.parametrize("count", [1, 16])
+@pytest.mark.parametrize("name", ["b64", "image"])
+@pytest.mark.parametrize("around", ["instances", "inputs", "image", None])
+def test_other_keys_beside_an_image_are_the_callers_own(
+    around: str | None, name: str, count: int
+) -> None:
+    text = base64.b64encode(IMAGE).decode()
+    rows = [{name: text, "id": f"patient {n}", "eye": "left"} for n in range(count)]
+    document = rows if around is None else {around: rows}
+    found = extract(json.dumps(document, indent=2).encode(), "application/json", most=16)
+    assert found == [Photograph(data=IMAGE, declared_type=None)] * count
+
+
+@pytest.mark.parametrize("option", ATTRIBUTES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda one: {"instances": [one]},
+        lambda one: {"inputs": ["AAAA", one]},
+        lambda one: {"image": one},
+        lambda one: [one],
+    ],
+)
+def test_an_option_beside_an_image_is_refused_by_name(shape: Any, option: str) -> None:
+    body = json.dumps(shape({"b64": base64.b64encode(IMAGE).decode(), option: "gradcam"})).encode()
+    with pytest.raises(RefusedRequestError, match=f"has '{option}', which is an option") as refusal:
+        extract(body, "application/json", most=4)
+    assert refusal.value.status == 400
+    assert f"{CUSTOM_ATTRIBUTES_HEADER}, as {option}=<value>" in refusal.value.detail
+
+
+@pytest.mark.parametrize("entry", [{"id": "x"}, {"b64": "AAAA", "image": "AAAA"}, {}])
+def test_an_object_without_one_image_is_told_so(entry: dict[str, str]) -> None:
+    with pytest.raises(RefusedRequestError, match="exactly one of 'b64' and 'image'"):
+        extract(json.dumps({"instances": [entry]}).encode(), "application/json")
+
+
+def form(*parts: tuple[str, bytes]) -> bytes:
+    """A form with boundary `x`: what follows `form-data` in each part's header, and its bytes."""
+    return b"".join(
+        f"--x\r\nContent-Disposition: form-data{said}\r\n\r\n".encode() + data + b"\r\n"
+        for said, data in parts
+    ) + b"--x--\r\n"  # fmt: skip
+
+
+FILE = '; name="eye"; filename="left.jpg"\r\nContent-Type: image/jpeg', IMAGE
+EMPTY = '; name="other"; filename=""\r\nContent-Type: application/octet-stream', b""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ('; name="note"', b"hi"),
+        ("; name=note", b""),
+        ('; name="note"\r\nContent-Type: text/plain; charset=utf-8', b"hi"),
+        # A file name is a parameter, and no word in another one.
+        ('; name="filename"', b"left.jpg"),
+        ('; name="a;filename=b"', b"hi"),
+        ("", b"hi"),
+        EMPTY,
+        ("; name=other; filename=", b""),
+    ],
+)
+def test_what_is_no_file_of_a_form_is_passed_over(other: tuple[str, bytes]) -> None:
+    photograph = Photograph(data=IMAGE, declared_type="image/jpeg")
+    for parts in ((FILE, other), (other, FILE), (other, FILE, *[other] * 20)):
+        found = extract(form(*parts), "multipart/form-data", boundary="x", most=1)
+        assert found == [photograph]
+    with pytest.raises(RefusedRequestError, match="holds no image") as refusal:
+        extract(form(other, other), "multipart/form-data", boundary="x")
+    assert refusal.value.status == 400
+
+
+@pytest.mark.parametrize("named", ["", "; filename*=UTF-8''left.jpg", '; filename="a\\"b.jpg"'])
+def test_a_file_of_a_form_is_one_by_its_type_or_its_name(named: str) -> None:
+    said = f"; name=eye{named}" + ("" if named else "\r\nContent-Type: image/png")
+    (found,) = extract(form((said, IMAGE)), "multipart/form-data", boundary="x")
+    assert isinstance(found, Photograph)
+    assert found.data == IMAGE
+
+
+def test_a_chosen_file_that_is_empty_is_no_file_that_nobody_chose() -> None:
+    empty = '; name="eye"; filename="left.jpg"', b""
+    assert len(extract(form(FILE, empty), "multipart/form-data", boundary="x", most=2)) == 2
+
+
+@pytest.mark.parametrize("option", ATTRIBUTES)
+def test_an_option_among_the_fields_of_a_form_is_refused_by_name(option: str) -> None:
+    body = form(FILE, (f'; name="{option}"', b"gradcam"))
+    with pytest.raises(RefusedRequestError, match=f"has a field '{option}'") as refusal:
+        extract(body, "multipart/form-data", boundary="x")
+    assert refusal.value.status == 400
+    assert CUSTOM_ATTRIBUTES_HEADER in refusal.value.detail
+
+
+def test_the_parts_of_a_form_are_bounded() -> None:
+    field = '; name="note"', b"hi"
+    for parts, status in (([field] * 100, 400), ([FILE, *[field] * 100], 400), ([FILE] * 100, 413)):
+        with pytest.raises(RefusedRequestError) as refusal:
+            extract(form(*parts), "multipart/form-data", boundary="x", most=16)
+        assert refusal.value.status == status
 
 
 def test_json_that_is_not_utf_8_is_refused_before_it_is_parsed(

@@ -1,5 +1,6 @@
 """What is the same for every engine: the input's scaling and what an output means."""
 
+import math
 import os
 
 import numpy as np
@@ -191,17 +192,18 @@ class Always:
         ((-0.2, 0.3, 0.2, 0.2, 0.2), "logits"),
         ((0.1, 4.0, 0.2, 0.2, 0.2), "logits"),
         ((0.7,), "probabilities"),
-        ((0.9, 0.8, 0.7, 0.2, 0.1), None),
+        ((0.9, 0.8, 0.7, 0.2, 0.1), "do not add up to 1"),
+        ((math.nan,) * 5, "are no numbers"),
+        ((0.2, math.inf, 0.2, 0.2, 0.2), "are no numbers"),
+        ((math.nan,), "are no numbers"),
     ],
 )
-def test_what_an_output_holds_is_seen_or_refused(
-    values: tuple[float, ...], kind: str | None
-) -> None:
+def test_what_an_output_holds_is_seen_or_refused(values: tuple[float, ...], kind: str) -> None:
     opened = Always(*values)
-    if kind is not None:
+    if kind in ("probabilities", "logits"):
         assert plain_model._kind(opened, "scores", InputEncoding(), 8) == kind
         return
-    with pytest.raises(ModelPackageError, match="do not add up to 1"):
+    with pytest.raises(ModelPackageError, match=f"output 'scores' .*{kind}"):
         plain_model._kind(opened, "scores", InputEncoding(), 8)
 
 

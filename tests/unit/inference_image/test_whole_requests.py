@@ -27,6 +27,7 @@ from tests.unit.inference_image.test_http_protocol import Clock, Transport
 
 PHOTOGRAPH = drawn_jpeg(size_px=240)
 PING = b"GET /ping HTTP/1.1\r\nConnection: close\r\n\r\n"
+METRICS = PING.replace(b"/ping", b"/metrics")
 WITHIN_S = 30.0
 
 
@@ -209,6 +210,7 @@ def test_a_request_behind_another_whose_body_does_not_come_has_its_limits(
     last = answer.rpartition(b"HTTP/1.1 ")[2]
     assert last.startswith(b"400 ")
     assert b"did not arrive within 0.2 s" in last
+    assert events[-1]["outcome"] == "refused"
     assert len([e for e in events if e["event"] == "request"]) == len(before) + 1
 
 
@@ -319,6 +321,45 @@ def test_a_request_whose_sender_is_gone_is_not_computed() -> None:
     events = in_service(engine, script)
     assert [event["outcome"] for event in events] == ["abandoned", "graded"]
     assert engine.calls == 2
+
+
+def test_a_half_closed_connection_is_taken_for_a_sender_who_is_gone() -> None:
+    gate = threading.Event()
+
+    async def script(app: Application, address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(post(PHOTOGRAPH))
+        await until(lambda: engine.calls == 2)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        gate.set()
+        await until(lambda: app._service.queue.pending == 0)
+
+    engine = Engine(gate=gate)
+    assert [event["outcome"] for event in in_service(engine, script)] == ["abandoned"]
+
+
+@pytest.mark.parametrize("piece", [b"", b"half of it"])
+@pytest.mark.parametrize("before", [b"", REFUSED])
+def test_a_sender_who_leaves_in_the_middle_of_a_body_has_abandoned_it(
+    before: bytes, piece: bytes
+) -> None:
+    """Also behind a request that is answered without a task of its own."""
+
+    async def script(app: Application, address: tuple[str, int]) -> None:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(before + HEAD_ALONE + piece)
+        await until(lambda: app._service.queue.pending == 1)
+        writer.close()
+        await until(lambda: app._service.queue.pending == 0)
+        answer = await say(address, [METRICS])
+        assert b"\ndr_requests_abandoned_total 1\n" in answer
+        # It says nothing about an image.
+        assert (b'dr_images_total{outcome="refused"} 1' in answer) == bool(before)
+
+    events = in_service(Engine(), script)
+    assert [(event["status"], event["outcome"]) for event in events][-1] == (400, "abandoned")
 
 
 def test_a_full_queue_is_429_and_recovers() -> None:
