@@ -197,7 +197,12 @@ http {{
             proxy_pass http://workers;
         }}
         location @loading {{ {_answer(503, "The model is still loading; try again.", 1.0)} }}
-        location @lost {{ {_answer(503, "The worker is gone; send it again.", 1.0)} }}
+        location @lost {{
+            # Where some of the body is unread, nginx closes the connection after this answer; said
+            # in all cases, so that nobody sends the next request into it.
+            keepalive_timeout 0;
+            {_answer(503, "The worker is gone; send it again.", 1.0)}
+        }}
         location @too_large {{ {_answer(413, f"The body is larger than {body_bytes} bytes.")} }}
         location = {_MALFORMED} {{
             internal;
