@@ -4,7 +4,7 @@
 
 Latencies are drawn from distributions whose mean and percentiles are known: exponential ones, as
 skewed as latencies are at worst, and log-normal ones of a coefficient of variation of 0.5. Percent
-of runs whose interval holds the true value; half a minute of CPU.
+of runs whose interval holds the true value; a minute of CPU.
 """
 
 import argparse

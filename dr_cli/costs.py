@@ -4,8 +4,8 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -24,11 +24,12 @@ from dr_experiments.deployment_cost import (
     Setup,
 )
 from dr_experiments.measured import Measured, joined, only_fresh
-from dr_experiments.months import CONTAINER, ROUND_TRIP, Month, spread, usd_digits
+from dr_experiments.months import CONTAINER, DATA_ITEMS, ROUND_TRIP, Month, spread, usd_digits
 from dr_experiments.price_list import LISTED_ITEMS
 from dr_experiments.pricing import (
     GIVEN,
     ITEM_DATA_IN,
+    Price,
     PriceTable,
     PriceTableError,
     UnknownPriceError,
@@ -39,6 +40,7 @@ from dr_experiments.recommend import (
     Quality,
     Ranking,
     Wish,
+    data_words,
     deploy_command,
     deployment_of,
     explain,
@@ -93,7 +95,7 @@ def print_costs(
         prices=prices,
         hours=within,
         fixed=fixed,
-        data=data,
+        left_out=frozenset() if data else DATA_ITEMS,
         cold_share=Decimal(str(cold_share)),
     )
     read = read_runs(runs)
@@ -198,7 +200,7 @@ def print_recommendation(
         p99_s=None if p99 is None else seconds(p99, option="--p99"),
         hours=hours_per_month(hours),
         min_sensitivity=min_sensitivity,
-        data=data,
+        left_out=frozenset() if data else DATA_ITEMS,
     )
     prices = price_table(prices_file, given, region=region)
     found, qualities = read_runs(runs), read_qualities(MODEL_FOLDER)
@@ -214,8 +216,8 @@ def print_recommendation(
             fixed=fixed,
         )
 
-    ranking, counted = settled(rank, wish=wish, prices=prices)
-    kind = "" if counted else ", without data"
+    ranking, left_out = settled(rank, wish=wish, prices=prices)
+    kind = f", without {data_words(left_out)}" if left_out else ""
     head = (
         "configuration", "measured on", "p99, ms", "n", f"USD/month (container{kind})",
         f"USD/month (round trip{kind})", "sensitivity, lower bound", "Pareto front", "against",
@@ -225,12 +227,13 @@ def print_recommendation(
     if ranking.choice is None:
         raise CommandError(words + _price_hint(words, region))
     typer.echo("")
-    if data and not counted:
+    if data and left_out:
         typer.echo(
-            f"The price of data in and out in {region} is not known, and does not decide this."
+            f"The price of {data_words(left_out)} in {region} is not known, and does not decide "
+            "this."
         )
-    if not counted:
-        typer.echo(without_data(ranking, prices=prices))
+    if left_out:
+        typer.echo(without_data(ranking, left_out, prices=prices))
     typer.echo(words)
     notice = given_prices(prices)
     if notice:
@@ -238,7 +241,22 @@ def print_recommendation(
     typer.echo(f"\n{_how_to_deploy(ranking.choice.measured, runs, region=region)}")
 
 
-def price_table(prices_file: Path | None, given: Sequence[str], *, region: str) -> PriceTable:
+@dataclass(frozen=True, kw_only=True)
+class NotedPrices(PriceTable):
+    """The same table, remembering what was found in it."""
+
+    used: list[Price] = field(default_factory=list)
+
+    def find(
+        self, item: str, *, region: str, sku: str | None = None, on: date | None = None
+    ) -> Price:
+        """As `PriceTable.find`."""
+        row = super().find(item, region=region, sku=sku, on=on)
+        self.used.append(row)
+        return row
+
+
+def price_table(prices_file: Path | None, given: Sequence[str], *, region: str) -> NotedPrices:
     """The price file, the project's own by default, with the prices of `--price` before it.
 
     Raises:
@@ -247,17 +265,24 @@ def price_table(prices_file: Path | None, given: Sequence[str], *, region: str) 
     """
     table = PriceTable.load(prices_file)
     try:
-        return table.with_given(given, region=region, on=datetime.now(UTC).date())
+        table = table.with_given(given, region=region, on=datetime.now(UTC).date())
     except PriceTableError as error:
         raise CommandError(f"--price: {error}") from None
+    return NotedPrices(rows=table.rows)
 
 
-def given_prices(prices: PriceTable) -> str | None:
-    """Which prices are of no file; None where all are."""
-    given = [
-        f"{row.name} {row.usd:f} {row.unit}" for row in prices.rows if row.source.startswith(GIVEN)
-    ]
-    return f"Given with --price, and not looked up: {', '.join(given)}." if given else None
+def given_prices(prices: NotedPrices) -> str | None:
+    """Which prices are of no file, and which of those nothing has; None where there are none."""
+    texts = []
+    for words, used in (("not looked up", True), ("in none of these amounts", False)):
+        given = [
+            f"{row.name} {row.usd:f} {row.unit}"
+            for row in prices.rows
+            if row.source.startswith(GIVEN) and (row in prices.used) == used
+        ]
+        if given:
+            texts.append(f"Given with --price, and {words}: {', '.join(given)}.")
+    return " ".join(texts) or None
 
 
 def read_runs(runs: Sequence[Path]) -> tuple[Measured, ...]:

@@ -234,11 +234,14 @@ def _crossing(first: Callable[[int], Decimal], second: Callable[[int], Decimal])
     return None
 
 
-def data_gb(setup: Setup, traffic: Traffic) -> Decimal:
-    """GB that a month is charged for, in and out; Lambda and batch transform charge for none."""
-    if setup.mode in (MODE_LAMBDA, MODE_BATCH):
-        return Decimal(0)
-    return traffic.requests * Decimal(str(traffic.bytes_in + traffic.bytes_out)) / BYTES_PER_GB
+def data_gb(setup: Setup, traffic: Traffic) -> dict[str, Decimal]:
+    """GB that a month is charged for, by item; Lambda and batch transform charge for none."""
+    charged = setup.mode not in (MODE_LAMBDA, MODE_BATCH)
+    sizes = {pricing.ITEM_DATA_IN: traffic.bytes_in, pricing.ITEM_DATA_OUT: traffic.bytes_out}
+    return {
+        item: traffic.requests * Decimal(str(size)) / BYTES_PER_GB if charged else Decimal(0)
+        for item, size in sizes.items()
+    }
 
 
 _Usd = Callable[..., Decimal]

@@ -3,7 +3,7 @@
     >>> measured(read_jsonl(Path("out/bench/requests.jsonl")))
 
 Only answered, counted, warm requests have latencies here, and of those the ones of the calmest
-scenario that there is (`calmness`); failures and cold starts are counted.
+scenario that there is (`precedence`); failures and cold starts are counted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -118,8 +118,8 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
     warm = [record for record in records if _warm(record)]
     if not warm:
         return None
-    calmest = min(calmness(record.scenario) for record in warm)
-    warm = [record for record in warm if calmness(record.scenario) == calmest]
+    first = min(precedence(record.scenario) for record in warm)
+    warm = [record for record in warm if precedence(record.scenario) == first]
     models = {record.model_sha256 for record in warm}
     if len(models) > 1:
         raise ValueError(f"{name} answered with {len(models)} models; measure one at a time")
@@ -133,10 +133,12 @@ def _measured(name: str, records: Sequence[RequestRecord]) -> Measured | None:
         raise ValueError(
             f"{name} answered on {' and '.join(sizes)}; a cost is one size's: measure one at a time"
         )
-    series = sorted({(record.scenario, record.run_id) for record in warm})
-    if len(series) > 1:
-        both = " and ".join(f"{scenario} of run {run}" for scenario, run in series[:2])
-        raise ValueError(f"{name}: measured in two of the runs, {both}; name one of them")
+    runs = sorted({record.run_id for record in warm})
+    if len(runs) > 1:
+        both = " and ".join(runs[:2])
+        raise ValueError(
+            f"{name}: measured in two of the runs ({warm[0].scenario} in {both}); keep one of them"
+        )
     started = [record for record in records if record.init_duration_ms is not None]
     # An init phase of another model or size would be billed as this one's.
     if {(r.model_sha256, r.memory_mib) for r in started if r.model_sha256} - {
@@ -181,15 +183,14 @@ def _warm(record: RequestRecord) -> bool:
     )
 
 
-def calmness(scenario: str) -> int:
-    """How well a scenario's warm answers tell what one costs; the lowest of those there are count.
+def precedence(scenario: str) -> tuple[int, bool, str]:
+    """How well a scenario's warm answers tell what one costs: those of the lowest one count.
 
     A run of fresh containers may hold a few warm answers, each after a pause of minutes. A load's
     times hold queues, which nobody is billed for.
     """
-    if is_load(scenario):
-        return _LOAD
-    return _AFTER_A_PAUSE if scenario == COLD else _CALM
+    calm = _AFTER_A_PAUSE if scenario == COLD else _CALM
+    return _LOAD if is_load(scenario) else calm, scenario != WARM, scenario
 
 
 def is_load(scenario: str) -> bool:

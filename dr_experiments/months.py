@@ -24,11 +24,18 @@ from dr_experiments.deployment_cost import (
     monthly_bill,
 )
 from dr_experiments.measured import Measured
-from dr_experiments.pricing import HOURS_PER_MONTH, PriceTable, UnknownPriceError
+from dr_experiments.pricing import (
+    HOURS_PER_MONTH,
+    ITEM_DATA_IN,
+    ITEM_DATA_OUT,
+    PriceTable,
+    UnknownPriceError,
+)
 from dr_experiments.statistics import Summary
 
 CONTAINER: Final = "container"
 ROUND_TRIP: Final = "round trip"
+DATA_ITEMS: Final = frozenset({ITEM_DATA_IN, ITEM_DATA_OUT})
 # Kinds of an `UnknownPriceError` beside a missing row.
 NO_DEPLOYMENT: Final = "no_deployment"
 NO_INIT: Final = "no_init"
@@ -47,7 +54,7 @@ class Crossing:
 class Month:
     """What all bills of a comparison have in common; requests come within `hours`.
 
-    `data` is false where the charge for data in and out is left out, which the caller must say.
+    `left_out` has the items of `DATA_ITEMS` that no bill counts, which the caller must say.
     `cold_share` of the requests start a container; only Lambda bills that, by its init phase.
     """
 
@@ -55,7 +62,7 @@ class Month:
     prices: PriceTable
     hours: Decimal = HOURS_PER_MONTH
     fixed: FixedPart | None = None
-    data: bool = True
+    left_out: frozenset[str] = frozenset()
     cold_share: Decimal = Decimal(0)
 
     def bill(self, one: Measured, requests: int, *, side: int = 0, basis: str = CONTAINER) -> Bill:
@@ -84,8 +91,8 @@ class Month:
         summary = one.container if basis == CONTAINER else one.round_trip
         traffic = Traffic(
             requests=requests,
-            bytes_in=one.bytes_in if self.data else 0,
-            bytes_out=one.bytes_out if self.data else 0,
+            bytes_in=0 if ITEM_DATA_IN in self.left_out else one.bytes_in,
+            bytes_out=0 if ITEM_DATA_OUT in self.left_out else one.bytes_out,
             hours=self.hours,
             cold_share=starts,
             init_s=Decimal(str(one.init_s or 0)),
@@ -99,10 +106,10 @@ class Month:
             fixed=self.fixed,
         )
 
-    def data_gb(self, one: Measured, requests: int) -> Decimal:
-        """GB of data in and out that a month of `one` is charged for, counted or left out."""
+    def data_gb(self, one: Measured, requests: int) -> dict[str, Decimal]:
+        """GB of data that a month of `one` is charged for, by item, counted or left out."""
         if one.setup is None:
-            return Decimal(0)
+            return dict.fromkeys(DATA_ITEMS, Decimal(0))
         asked = requests + (self.fixed.probes if self.fixed else 0)
         traffic = Traffic(requests=asked, bytes_in=one.bytes_in, bytes_out=one.bytes_out)
         return data_gb(one.setup, traffic)

@@ -10,14 +10,14 @@ on AWS is ranked, and `explain` says what that is worth.
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
 
 from dr_experiments.deployment_cost import FixedPart
 from dr_experiments.measured import Measured
-from dr_experiments.months import CONTAINER, ROUND_TRIP, Month, in_usd
+from dr_experiments.months import CONTAINER, DATA_ITEMS, ROUND_TRIP, Month, in_usd
 from dr_experiments.pricing import (
     HOURS_PER_MONTH,
     ITEM_DATA_IN,
@@ -56,7 +56,7 @@ class Wish:
         requests_per_month: within `hours` of the month.
         min_sensitivity: for referable DR at the model's default operating point; the lower bound
             of its interval must reach it.
-        data: whether the charge for data in and out is part of the cost.
+        left_out: items of `months.DATA_ITEMS` that are no part of the cost.
     """
 
     requests_per_month: int
@@ -64,7 +64,7 @@ class Wish:
     p99_s: float | None = None
     hours: Decimal = HOURS_PER_MONTH
     min_sensitivity: float | None = None
-    data: bool = True
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +85,14 @@ class Quality:
 class Option:
     """A configuration with its costs (USD per month) and the reasons against it.
 
-    `data_gb` is what it is charged for in a month, in and out, whether that is in `usd` or not.
+    `data_gb` is what it is charged for in a month, by item, whether that is in `usd` or not.
     `remark` says why there is no `quality`, or on which assumption it is this model's.
     """
 
     measured: Measured
     usd: Decimal | None
     usd_round_trip: Decimal | None
-    data_gb: Decimal
+    data_gb: Mapping[str, Decimal]
     quality: Quality | None
     remark: str | None
     against: tuple[str, ...]
@@ -198,40 +198,49 @@ def explain(ranking: Ranking, *, wish: Wish) -> str:
 
 def settled(
     rank: Callable[[Wish], Ranking], *, wish: Wish, prices: PriceTable
-) -> tuple[Ranking, bool]:
-    """The ranking for a wish, and whether the charge for data is in its amounts.
+) -> tuple[Ranking, frozenset[str]]:
+    """The ranking for a wish, and which charges for data are in none of its amounts.
 
     Where something has no cost because the region's price of data is not known, the choice may
-    still not depend on it: whoever is the cheapest without that charge, and would be at ten times
-    the dearest price that the table knows. The amounts are then without it, which the caller must
-    say (`without_data`).
+    still not depend on it: whoever is the cheapest without that charge, and would be with any
+    prices up to ten times the dearest one that the table knows. The amounts are then without that
+    charge, which the caller must say (`without_data`).
     """
     ranking = rank(wish)
-    if not wish.data:
-        return ranking, False
-    bare = rank(replace(wish, data=False))
-    if _priced(bare) == _priced(ranking):
-        return ranking, True
-    limit = _data_limit(bare)
+    known = {row.item for row in prices.rows if row.region == wish.region}
+    left_out = wish.left_out | (DATA_ITEMS - known)
+    if left_out == wish.left_out:
+        return ranking, left_out
+    bare = rank(replace(wish, left_out=left_out))
+    limit = _data_limit(bare, left_out)
     dearest = _dearest_data(prices)
     decides = limit is not None and (dearest is None or limit[0] < 10 * dearest)
-    return (ranking, True) if bare.choice is None or decides else (bare, False)
+    if bare.choice is None or decides or _priced(bare) == _priced(ranking):
+        return ranking, wish.left_out
+    return bare, left_out
 
 
 def _priced(ranking: Ranking) -> int:
     return sum(option.usd is not None for option in (*ranking.suitable, *ranking.others))
 
 
-def without_data(ranking: Ranking, *, prices: PriceTable) -> str:
-    """What it means for the choice that the charge for data was left out of all costs."""
-    text = "The charge for data in and out is in none of these amounts."
+def data_words(items: frozenset[str]) -> str:
+    """Items of `DATA_ITEMS` in words: data in and out, or one of them."""
+    names = {ITEM_DATA_IN: "in", ITEM_DATA_OUT: "out"}
+    return "data " + " and ".join(name for item, name in names.items() if item in items)
+
+
+def without_data(ranking: Ranking, left_out: frozenset[str], *, prices: PriceTable) -> str:
+    """What it means for the choice that a charge for data was left out of all costs."""
+    text = f"The charge for {data_words(left_out)} is in none of these amounts."
     choice = ranking.choice
     if choice is None or choice.usd is None:
         return text
-    if not choice.data_gb:
+    gb = sum((choice.data_gb[item] for item in left_out), Decimal(0))
+    if not gb:
         return f"{text} The choice is not charged for any, so that it holds whatever a GB costs."
-    limit = _data_limit(ranking)
-    moves = f"{text} {choice.measured.name} moves {choice.data_gb:,.3g} GB a month"
+    limit = _data_limit(ranking, left_out)
+    moves = f"{text} {choice.measured.name} moves {gb:,.3g} GB of it a month"
     if limit is None:
         return (
             f"{moves}, and no suitable configuration moves less, so that it is the cheapest "
@@ -241,24 +250,27 @@ def without_data(ranking: Ranking, *, prices: PriceTable) -> str:
     dearest = _dearest_data(prices)
     known = f" (no known price is above {dearest:f})" if dearest is not None else ""
     return (
-        f"{moves}; it is the cheapest while a GB costs less than {in_usd(usd)}{known}, then {name}."
+        f"{moves}; it is the cheapest while a GB costs less than {in_usd(usd)}{known}, then {name} "
+        "may be."
     )
 
 
-def _data_limit(ranking: Ranking) -> tuple[Decimal, str] | None:
-    """From which price of a GB another configuration is the cheapest, and which; None: from none.
+def _data_limit(ranking: Ranking, left_out: frozenset[str]) -> tuple[Decimal, str] | None:
+    """Up to which price of a GB of any item the choice holds, and what may be the cheapest then.
 
-    Of a ranking whose costs are without the charge for data.
+    None: it holds at any. Of a ranking whose costs are without the charge for these items. The
+    prices of data in and out need not be the same, so that what the choice moves more of counts,
+    and nothing is set against it that it moves less of.
     """
     choice = ranking.choice
     if choice is None or choice.usd is None:
         return None
-    # From which price of a GB each of those that move less is the cheaper one.
-    limits = [
-        ((other.usd - choice.usd) / (choice.data_gb - other.data_gb), other.measured.name)
-        for other in ranking.suitable[1:]
-        if other.usd is not None and other.data_gb < choice.data_gb
-    ]
+    limits = []
+    for other in ranking.suitable[1:]:
+        more = [choice.data_gb[item] - other.data_gb[item] for item in left_out]
+        gb = sum((one for one in more if one > 0), Decimal(0))
+        if gb and other.usd is not None:
+            limits.append(((other.usd - choice.usd) / gb, other.measured.name))
     return min(limits, default=None)
 
 
@@ -350,7 +362,9 @@ def _option(
 ) -> Option:
     against = []
     usd = usd_round_trip = None
-    month = Month(region=wish.region, prices=prices, hours=wish.hours, fixed=fixed, data=wish.data)
+    month = Month(
+        region=wish.region, prices=prices, hours=wish.hours, fixed=fixed, left_out=wish.left_out
+    )
     try:
         usd, usd_round_trip = (
             month.bill(one, wish.requests_per_month, basis=basis).usd

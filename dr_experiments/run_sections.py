@@ -17,7 +17,7 @@ from dr_experiments import run_figures
 from dr_experiments.cold_start import COLD_PHASES
 from dr_experiments.deployment_cost import Bill
 from dr_experiments.languages import Words
-from dr_experiments.measured import WARM, Measured, calmness
+from dr_experiments.measured import Measured, precedence
 from dr_experiments.months import ROUND_TRIP, Month
 from dr_experiments.pricing import Price, UnknownPriceError
 from dr_experiments.run_groups import Group, interleaved
@@ -166,13 +166,9 @@ def _priced_groups(groups: Sequence[Group]) -> list[Group]:
     able = [group for group in groups if group.warm_s and not group.is_offline]
     chosen: dict[str, tuple[int, bool, str]] = {}
     for group in able:
-        rank = _rank(group)
+        rank = precedence(group.scenario)
         chosen[group.configuration] = min(rank, chosen.get(group.configuration, rank))
-    return [group for group in able if _rank(group) == chosen[group.configuration]]
-
-
-def _rank(group: Group) -> tuple[int, bool, str]:
-    return calmness(group.scenario), group.scenario != WARM, group.scenario
+    return [group for group in able if precedence(group.scenario) == chosen[group.configuration]]
 
 
 def _latency(groups: Sequence[Group], words: Words, names: dict[int, str]) -> Section | None:

@@ -233,8 +233,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
-        # The parser would not read the body of a request for another protocol, and each request
-        # ahead of its turn takes memory.
+        # The parser would not read the body of a CONNECT, and each request ahead of its turn takes
+        # memory.
         if self.parser.should_upgrade():
             self._refuse("The request asks for another protocol than HTTP/1.1.")
         if len(self.pipeline) >= _MOST_AHEAD:

@@ -9,6 +9,7 @@ the others are answered.
 """
 
 import base64
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from inference_image.contract import (
     EXPLAIN_FORMAT_ATTRIBUTE,
     EXPLAIN_SIDE_ATTRIBUTE,
     MEDIA_CSV,
+    MEDIA_DICOM,
     MEDIA_JPEG,
     MEDIA_JSON,
     MEDIA_MULTIPART,
@@ -30,6 +32,7 @@ from inference_image.contract import (
     MEDIA_PNG,
     OPERATING_POINT_ATTRIBUTE,
 )
+from inference_image.headers import sniff
 
 ATTRIBUTES: Final = (
     EXPLAIN_ATTRIBUTE,
@@ -70,6 +73,9 @@ _DATA_URL: Final = re.compile(rb"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _MOST_PART_HEADER_BYTES: Final = 8192
 # Parts of a form that are no image: text fields, and files that nobody chose.
 _MOST_OTHER_PARTS: Final = 32
+# So much of a field tells whether it is one; DICOM says so after 128 bytes.
+_FIRST_BYTES: Final = 512
+_IMAGE_TYPES: Final = ("image/", MEDIA_DICOM)
 _PART_PARAMETER: Final = re.compile(
     r';\s*(name|filename\*?)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]*))', re.IGNORECASE
 )
@@ -433,7 +439,7 @@ def _from_multipart(
         )
     found = [image for part in parts if (image := _from_part(part)) is not None]
     _check_count(len(found), most)
-    if len(parts) > most_parts:
+    if len(parts) > most_parts or len(parts) - len(found) > _MOST_OTHER_PARTS:
         raise RefusedRequestError(
             400, f"The multipart body has more than {_MOST_OTHER_PARTS} parts that are no images."
         )
@@ -442,6 +448,18 @@ def _from_multipart(
             400, "The multipart body holds no image; send each as a file, with a filename."
         )
     return found
+
+
+def _is_like_an_image(data: bytes) -> bool:
+    """Whether a field begins as an image does, or as one in base64 or in a `data:` URL."""
+    text = data[:_FIRST_BYTES].strip()
+    if text[:11].lower() == b"data:image/":
+        return True
+    begins = [data]
+    with contextlib.suppress(ValueError):
+        text = text.translate(None, _BASE64_SPACE)
+        begins.append(base64.b64decode(text[: len(text) // 4 * 4], validate=True))
+    return any((sniff(one) or "").startswith(_IMAGE_TYPES) for one in begins)
 
 
 def _from_part(part: bytes) -> Photograph | RefusedRequestError | None:
@@ -465,6 +483,11 @@ def _from_part(part: bytes) -> Photograph | RefusedRequestError | None:
         typed is None or declared.startswith("text/")
     ):
         _check_misplaced("The form has a field", [said.get("name", "")])
+        if _is_like_an_image(data):
+            # Passed over, it would be missing among the answers, which go by their places.
+            return RefusedRequestError(
+                400, "A field of the form holds an image; send it as a file, with a filename."
+            )
         return None
     # As a browser sends an input for files of which none was chosen.
     if said.get("filename") == "" and not data:

@@ -13,8 +13,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-# Measured up to 16.0, while a WebP is decoded; of the others up to 12.4, where a grey picture with
-# transparency is turned upright.
+# Measured up to 16.0, while a WebP is decoded; of the others up to 15.1, where a PNG of 16 bits has
+# a transparent colour.
 _BYTES_PER_PIXEL: Final = 16
 _BYTES_BESIDE_PICTURE: Final = 300 * 1024 * 1024
 _MOST_DEFAULT_PIXELS: Final = 60_000_000

@@ -22,7 +22,7 @@ from dr_cli.errors import CommandError
 from dr_cli.packages import DEFAULT_PACKAGE
 from dr_experiments.deployment_cost import FixedPart, Setup
 from dr_experiments.measured import measured, row_of
-from dr_experiments.months import Month
+from dr_experiments.months import DATA_ITEMS, Month
 from dr_experiments.price_list import append_rows
 from dr_experiments.pricing import PriceTable
 from dr_experiments.records import RequestRecord, read_jsonl, write_jsonl
@@ -218,7 +218,7 @@ def test_a_price_of_data_that_nobody_knows_stops_no_choice_that_it_does_not_deci
     recommend(run, region="sa-east-1")
     text = capsys.readouterr().out
     assert "The price of data in and out in sa-east-1 is not known, and does not decide" in text
-    assert "| USD/month (container, without data) |" in text
+    assert "| USD/month (container, without data in and out) |" in text
     recommend(run, region="sa-east-1", data=False)
     asked = capsys.readouterr().out
     assert asked == text.replace(
@@ -228,7 +228,10 @@ def test_a_price_of_data_that_nobody_knows_stops_no_choice_that_it_does_not_deci
     assert f"{SERVERLESS} is the cheapest of 3 suitable configurations: about 0.080 USD" in text
     assert "The charge for data in and out is in none of these amounts." in text
     # (66,147 + 700) x 20,000 bytes; the instance moves as much.
-    assert f"{SERVERLESS} moves 1.25 GB a month, and no suitable configuration moves less" in text
+    assert (
+        f"{SERVERLESS} moves 1.25 GB of it a month, and no suitable configuration moves less"
+        in text
+    )
     assert "the cheapest whatever a GB costs" in text
     # Where the price is known it is counted.
     recommend(run, region="us-east-1")
@@ -267,6 +270,37 @@ def test_a_price_of_data_that_nobody_knows_stops_a_choice_that_it_may_decide(
     assert f"{LAMBDA} is the cheapest of 1 suitable configuration" in capsys.readouterr().out
 
 
+def test_data_in_and_out_may_have_two_prices(
+    run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cheaper one moves less in sum, and much more in one direction."""
+    monkeypatch.chdir(repository)
+    heavy = [
+        json.dumps({**json.loads(line), "bytes_in": 400, "bytes_out": 2_000_000})
+        for line in lines(SERVERLESS, 0.1)
+    ]
+    light = [
+        json.dumps({**json.loads(line), "bytes_in": 2_100_000, "bytes_out": 400})
+        for line in lines(SERVERLESS_3, 0.1)
+    ]
+    (run / "requests.jsonl").write_text("\n".join(heavy + light))
+    with pytest.raises(CommandError, match="no price for data-in in sa-east-1"):
+        recommend(run, region="sa-east-1")
+    recommend(run, region="sa-east-1", data=False)
+    said = capsys.readouterr().out
+    limit = re.search(r"moves 37\.3 GB of it a month; .* costs less than (\S+) USD", said)
+    assert limit is not None, said
+    # 20,000 x 0.025 s x 0.00002 USD between them, and 37.2 GB out that the choice moves more.
+    assert float(limit[1]) == pytest.approx(0.01 / 37.25, rel=0.02)
+    # A price that is known is counted, and the other one named.
+    light = [line.replace("2100000", "100000") for line in light]
+    (run / "requests.jsonl").write_text("\n".join(heavy + light))
+    recommend(run, region="sa-east-1", given=("data-out=0.09",), p99="9s")
+    said = capsys.readouterr().out
+    assert f"{SERVERLESS_3} is the cheapest of 2 suitable configurations: about 0.03" in said
+    assert "The price of data in in sa-east-1 is not known, and does not decide this." in said
+
+
 def test_a_price_that_somebody_has_read_fills_the_gap_and_is_named(
     run: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -287,6 +321,11 @@ def test_a_price_that_somebody_has_read_fills_the_gap_and_is_named(
     assert "Given with --price, and not looked up: data-in sa-east-1 0.04 USD" in (
         capsys.readouterr().out
     )
+    recommend(run, region="sa-east-1", given=(*given, "instance-hour:ml.m5.xlarg=0.2"))
+    assert (
+        "Given with --price, and in none of these amounts: instance-hour ml.m5.xlarg sa-east-1 0.2 "
+        "USD per hour." in capsys.readouterr().out
+    )
     with pytest.raises(CommandError, match=r"^--price: 'data=1' is no price"):
         recommend(run, region="sa-east-1", given=("data=1",))
 
@@ -299,15 +338,17 @@ def test_what_a_gb_may_cost_until_the_choice_is_another_is_said(
     path.write_text("\n".join(lines(SERVERLESS, 0.1) + lines(LAMBDA, 4.0)))
     recommend(run, region="us-east-1", data=False, p99="9s")
     text = capsys.readouterr().out
-    found = re.search(r"a GB costs less than ([\d.]+) USD \(no .* 0\.016\), then (\S+)\.\n", text)
+    found = re.search(
+        r"a GB costs less than ([\d.]+) USD \(no .* 0\.016\), then (\S+) may be\.\n", text
+    )
     assert found is not None, text
     assert found[2] == LAMBDA
     # At that very price of a GB both cost the same, by bills that count the data.
     serverless, function = read_runs([run])
     known = PriceTable.load()
     usd = {
-        one.name: Month(region="us-east-1", prices=known, data=data).bill(one, 20_000).usd
-        for one, data in ((serverless, False), (function, True))
+        one.name: Month(region="us-east-1", prices=known, left_out=left_out).bill(one, 20_000).usd
+        for one, left_out in ((serverless, DATA_ITEMS), (function, frozenset()))
     }
     counted = Month(region="us-east-1", prices=known).bill(serverless, 20_000).usd
     gb = (counted - usd[SERVERLESS]) / known.find("data-in", region="us-east-1").usd
@@ -624,14 +665,19 @@ def test_which_run_is_in_which_file_makes_no_difference(tmp_path: Path) -> None:
     write_jsonl(one, read_jsonl(warm) + read_jsonl(cold))
     assert read_runs([one]) == read_runs([warm, cold])
     assert read_runs([one])[0].round_trip.n == 3
-    # Two series of warm answers are two measurements, wherever they stand.
+    # Another scenario beside the warm one changes nothing; another warm series is refused.
     again = tmp_path / "again.jsonl"
-    write_jsonl(again, [replace(r, run_id="c", scenario="realtime") for r in read_jsonl(warm)])
+    for scenario in ("realtime", "load-open"):
+        write_jsonl(again, [replace(r, run_id="c", scenario=scenario) for r in read_jsonl(warm)])
+        write_jsonl(one, read_jsonl(warm) + read_jsonl(again))
+        assert read_runs([one]) == read_runs([warm, again])
+        assert read_runs([one])[0].round_trip == read_runs([warm])[0].round_trip
+    write_jsonl(again, [replace(r, run_id="c") for r in read_jsonl(warm)])
     write_jsonl(one, read_jsonl(warm) + read_jsonl(again))
     for runs in ([one], [warm, again]):
         with pytest.raises(
             CommandError,
-            match=r"^my-function: measured in two of the runs, realtime of run c and warm of run ",
+            match=r"^my-function: measured in two of the runs \(warm in \S+ and c\); keep one",
         ):
             read_runs(runs)
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from inference_image.contract import CUSTOM_ATTRIBUTES_HEADER
 from inference_image.requests import (
@@ -15,6 +16,7 @@ from inference_image.requests import (
     extract,
     wants_csv,
 )
+from tests.service_harness import drawn_pixels, encoded
 
 IMAGE = bytes(range(256)) * 40
 
@@ -147,6 +149,21 @@ def test_a_file_of_a_form_is_one_by_its_type_or_its_name(named: str) -> None:
     assert found.data == IMAGE
 
 
+@pytest.mark.parametrize("kind", ["", "\r\nContent-Type: text/plain"])
+@pytest.mark.parametrize("mode", ["JPEG", "PNG", "TIFF", "WEBP", "BMP"])
+def test_an_image_in_a_field_without_a_file_name_keeps_its_place(mode: str, kind: str) -> None:
+    image = encoded(Image.fromarray(drawn_pixels(size_px=128)), mode)
+    text = base64.b64encode(image)
+    for data in (image, text, b"\r\n" + text, b"data:image/jpeg;base64," + text):
+        field = f"; name=b{kind}", data
+        for parts in ((FILE, field), (field, FILE)):
+            found = extract(form(*parts), "multipart/form-data", boundary="x", most=2)
+            assert len(found) == 2
+            refused = found[parts.index(field)]
+            assert isinstance(refused, RefusedRequestError)
+            assert (refused.status, "with a filename" in refused.detail) == (400, True)
+
+
 def test_a_chosen_file_that_is_empty_is_no_file_that_nobody_chose() -> None:
     empty = '; name="eye"; filename="left.jpg"', b""
     assert len(extract(form(FILE, empty), "multipart/form-data", boundary="x", most=2)) == 2
@@ -163,7 +180,9 @@ def test_an_option_among_the_fields_of_a_form_is_refused_by_name(option: str) ->
 
 def test_the_parts_of_a_form_are_bounded() -> None:
     field = '; name="note"', b"hi"
-    for parts, status in (([field] * 100, 400), ([FILE, *[field] * 100], 400), ([FILE] * 100, 413)):
+    assert len(extract(form(FILE, *[field] * 32), "multipart/form-data", boundary="x")) == 1
+    many = ([FILE, *[field] * 33], [field] * 100, [FILE, *[field] * 100])
+    for parts, status in (*((parts, 400) for parts in many), ([FILE] * 100, 413)):
         with pytest.raises(RefusedRequestError) as refusal:
             extract(form(*parts), "multipart/form-data", boundary="x", most=16)
         assert refusal.value.status == status
