@@ -3,6 +3,8 @@
     python -m benchmarks.faults                        # everything, at most 15 minutes on 2 cores
     python -m benchmarks.faults --short                # a little of everything, about a minute
     python -m benchmarks.faults --only overload deaths # some parts; the others stay as recorded
+    python -m benchmarks.faults --only overload-full --json FILE \\
+        --model FOLDER --python .venv-training/bin/python      # another package, with TensorFlow
 
 Writes docs/benchmarks/faults.json and the tables of docs/reliability.md (not with --short).
 Ends with 1 where something is not as wanted.
@@ -15,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -76,46 +79,65 @@ def shared_folder() -> Path:
     return Path(os.environ.get("DR_SHARED", REPOSITORY.parent / "shared" / "data"))
 
 
-def _with_service(run: Callable[[Service], Findings], workers: int, **environment: str) -> Findings:
-    with Service(MODEL, workers=workers, environment=environment) as service:
-        service.wait_ready()
-        return run(service)
+def parts(
+    scale: Scale, *, seed: int = 0, model: Path = MODEL, python: str = sys.executable
+) -> dict[str, Callable[[], Findings]]:
+    """Every part by its name; each starts a service of its own and ends it.
 
+    Args:
+        scale: how much of each.
+        seed: the first one of what is random.
+        model: the package.
+        python: the service's interpreter, such as one that has TensorFlow.
+    """
+    start = partial(Service, model, python=python)
 
-def parts(scale: Scale, *, seed: int = 0) -> dict[str, Callable[[], Findings]]:
-    """Every part by its name; each starts a service of its own and ends it."""
+    def with_service(
+        run: Callable[[Service], Findings], workers: int, **environment: str
+    ) -> Findings:
+        with start(workers=workers, environment=environment) as service:
+            service.wait_ready()
+            return run(service)
+
     return {
-        "hard-files": lambda: _with_service(
+        "hard-files": lambda: with_service(
             lambda service: hard_files(service, shared_folder() / "hard-inputs"), 1
         ),
-        "mutants": lambda: _with_service(
+        "mutants": lambda: with_service(
             lambda service: mutants(service, scale.mutants, first_seed=seed), _WORKERS
         ),
-        "schema": lambda: _with_service(
+        "schema": lambda: with_service(
             lambda service: schema_fuzz(service, scale.schema_requests, seed=seed), _WORKERS
         ),
-        "hostile": lambda: _with_service(
-            lambda service: hostile(service, repeats=scale.repeats), 1
-        ),
-        "overload": lambda: _with_service(
+        "hostile": lambda: with_service(lambda service: hostile(service, repeats=scale.repeats), 1),
+        "overload": lambda: with_service(
             lambda service: overload(service, seconds=scale.overload_s, timeout_s=_TIMEOUT_S),
             _WORKERS,
         ),
-        "overload-full": lambda: _with_service(
+        "overload-full": lambda: with_service(
             lambda service: overload(service, seconds=scale.overload_s, timeout_s=_TIMEOUT_S),
             _WORKERS,
             DR_LAYOUT="full",
         ),
-        "deaths": lambda: _with_service(
+        "deaths": lambda: with_service(
             lambda service: deaths(service, kills=scale.kills, every_s=scale.kill_every_s),
             _WORKERS,
         ),
         "terminations": lambda: terminations(
-            lambda: Service(MODEL, workers=_WORKERS),
+            lambda: start(workers=_WORKERS),
             times=scale.terminations,
             seconds=scale.termination_after_s,
         ),
     }
+
+
+def _command(chosen: argparse.Namespace) -> str:
+    """The command again; of folders and interpreters the names only."""
+    if chosen.model == MODEL and chosen.python == sys.executable:
+        return "python -m benchmarks.faults --short" if chosen.short else "make bench-faults"
+    words = ["python -m benchmarks.faults", *(["--short"] if chosen.short else [])]
+    words += ["--only", *chosen.only] if chosen.only else []
+    return " ".join([*words, "--model", chosen.model.name, "--python …/python --json FILE"])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -129,7 +151,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=list(report.TITLES), help="some parts")
     parser.add_argument("--seed", type=int, default=0, help="first seed of what is random")
     parser.add_argument("--json", type=Path, help="write the record here, and no page")
+    parser.add_argument("--model", type=Path, default=MODEL, help="the package; with --json only")
+    parser.add_argument(
+        "--python", default=sys.executable, help="the service's interpreter; with --json only"
+    )
     chosen = parser.parse_args(arguments)
+    if (chosen.model, chosen.python) != (MODEL, sys.executable) and not chosen.json:
+        parser.error("--model and --python need --json: the page is of one package")
     if _UNDER_LOAD.intersection(chosen.only or _UNDER_LOAD):
         try:
             prepare()
@@ -137,7 +165,9 @@ def main(arguments: list[str] | None = None) -> int:
             parser.exit(1, f"{error}\n")
     load_before = report.load_now()
     found: dict[str, Findings] = {}
-    for name, run in parts(SHORT if chosen.short else FULL, seed=chosen.seed).items():
+    scale = SHORT if chosen.short else FULL
+    every = parts(scale, seed=chosen.seed, model=chosen.model.resolve(), python=chosen.python)
+    for name, run in every.items():
         if chosen.only and name not in chosen.only:
             continue
         began = time.monotonic()
@@ -148,8 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"  [{mark}] {row.what}: {row.found} (wanted: {row.wanted})", flush=True)
     record = report.record(
         found,
-        command="make bench-faults" if not chosen.short else "python -m benchmarks.faults --short",
-        model=MODEL.name,
+        command=_command(chosen),
+        model=chosen.model.name,
         load_before=load_before,
     )
     if chosen.json:

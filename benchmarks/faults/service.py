@@ -41,7 +41,12 @@ class Service:
     """One `python -m inference_image.serve` on a free port of the loopback interface."""
 
     def __init__(
-        self, model_dir: Path, *, workers: int = 1, environment: Mapping[str, str] | None = None
+        self,
+        model_dir: Path,
+        *,
+        workers: int = 1,
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
         self._environment = {
             "PATH": os.environ["PATH"],
@@ -54,6 +59,7 @@ class Service:
             "SAGEMAKER_BIND_TO_PORT": "0",
             **(environment or {}),
         }
+        self._python = python
         self.workers = workers
         self.port = 0
 
@@ -63,7 +69,7 @@ class Service:
         self._log = Path(self._folder.name) / "log"
         with self._log.open("wb") as out, (Path(self._folder.name) / "errors").open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "inference_image.serve", "serve"],
+                [self._python, "-m", "inference_image.serve", "serve"],
                 env=self._environment,
                 cwd="/",
                 stdin=subprocess.DEVNULL,

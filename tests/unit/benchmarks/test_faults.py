@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.faults import report
+from benchmarks.faults.__main__ import main
 from benchmarks.faults.files import _BOXES as BOXES
 from benchmarks.faults.files import _wide_number, good_files, mutated
 from benchmarks.faults.findings import Findings, Row, share
@@ -177,6 +178,26 @@ def test_the_page_has_the_tables_of_the_record_and_says_what_falls_short() -> No
     assert report.into_page(page, found) == page
     with pytest.raises(ValueError, match="must have the lines"):
         report.into_page("no marks", found)
+
+
+@pytest.mark.parametrize("other", [["--model", "elsewhere"], ["--python", "python3.12"]])
+def test_the_page_is_of_one_package_and_interpreter(
+    other: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--only", "overload", *other])
+    assert ended.value.code == 2
+    assert "--model and --python need --json" in capsys.readouterr().err
+
+
+def test_another_package_under_overload_is_recorded_beside_the_page(repository: Path) -> None:
+    page = (repository / "docs" / "reliability.md").read_text(encoding="utf-8")
+    text = (repository / "docs" / "benchmarks" / "faults-tensorflow.json").read_text("utf-8")
+    numbers = json.loads(text)["parts"]["overload-full"]["numbers"]
+    best = max(numbers["peak_before_per_s"], numbers["peak_after_per_s"])
+    goodput = numbers["goodput_per_s"]
+    percent = f"{100 * goodput / best:.0f} %"
+    assert f"{goodput:.0f} of {best:.0f} answers a second ({percent})" in page
 
 
 def test_the_page_agrees_with_the_record(repository: Path) -> None:
