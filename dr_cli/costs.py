@@ -4,8 +4,8 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from dr_experiments.price_list import LISTED_ITEMS
 from dr_experiments.pricing import (
     GIVEN,
     ITEM_DATA_IN,
-    Price,
+    NotedPrices,
     PriceTable,
     PriceTableError,
     UnknownPriceError,
@@ -239,21 +239,6 @@ def print_recommendation(
     if notice:
         typer.echo(notice)
     typer.echo(f"\n{_how_to_deploy(ranking.choice.measured, runs, region=region)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotedPrices(PriceTable):
-    """The same table, remembering what was found in it."""
-
-    used: list[Price] = field(default_factory=list)
-
-    def find(
-        self, item: str, *, region: str, sku: str | None = None, on: date | None = None
-    ) -> Price:
-        """As `PriceTable.find`."""
-        row = super().find(item, region=region, sku=sku, on=on)
-        self.used.append(row)
-        return row
 
 
 def price_table(prices_file: Path | None, given: Sequence[str], *, region: str) -> NotedPrices:

@@ -18,7 +18,7 @@ Every amount here is an estimate from list prices: no free tier, discount, tax o
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import ROUND_CEILING, Decimal
 from importlib import resources
@@ -227,6 +227,21 @@ class PriceTable:
                 region=region,
             )
         return max(matching, key=lambda row: row.checked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedPrices(PriceTable):
+    """The same table, remembering which rows were found in it."""
+
+    used: set[Price] = field(default_factory=set, compare=False)
+
+    def find(
+        self, item: str, *, region: str, sku: str | None = None, on: date | None = None
+    ) -> Price:
+        """As `PriceTable.find`."""
+        row = super().find(item, region=region, sku=sku, on=on)
+        self.used.add(row)
+        return row
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from dr_experiments.deployment_cost import Bill
 from dr_experiments.languages import Words
 from dr_experiments.measured import Measured, precedence
 from dr_experiments.months import ROUND_TRIP, Month
-from dr_experiments.pricing import Price, UnknownPriceError
+from dr_experiments.pricing import NotedPrices, Price, UnknownPriceError
 from dr_experiments.run_groups import Group, interleaved
 from dr_experiments.statistics import (
     BOOTSTRAP_DRAWS,
@@ -139,23 +139,13 @@ def platform_name(platform: str | None, words: Words) -> str:
 
 def prices_used(groups: Sequence[Group], *, month: Month, requests: int) -> list[Price]:
     """The rows of the price table that the costs came from, by name."""
-    asked: dict[str, Price] = {}
-
-    class Noting:
-        """The same table, remembering what it was asked for."""
-
-        def find(self, item: str, *, region: str, sku: str | None = None) -> Price:
-            row = month.prices.find(item, region=region, sku=sku)
-            asked[row.name] = row
-            return row
-
-    noted: Any = Noting()
-    watched = Month(region=month.region, prices=noted, hours=month.hours, fixed=month.fixed)
+    noted = NotedPrices(rows=month.prices.rows)
+    watched = replace(month, prices=noted)
     candidates = [one for g in _priced_groups(groups) if (one := g.measured)]
     priced, _ = run_figures.with_prices(candidates, month, requests)
     for one in priced:
         watched.bill(one, requests)
-    return [asked[name] for name in sorted(asked)]
+    return sorted(noted.used, key=lambda row: row.name)
 
 
 def _priced_groups(groups: Sequence[Group]) -> list[Group]:
