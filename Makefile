@@ -106,7 +106,7 @@ lock: setup ## Renew the hash-locked requirement files from the ranges in pyproj
 synth: setup ## Synthesize every stack of the deployment matrix into cdk.out
 	node_modules/.bin/cdk synth --quiet
 
-bench-faults: setup nginx ## Attack, overload, kill and stop the service: docs/reliability.md (15 minutes)
+bench-faults: setup-training nginx ## Attack, overload, kill and stop the service: docs/reliability.md (15 minutes)
 	$(BIN)/python -m benchmarks.faults
 
 train-demo: setup-training ## Draw photographs, train, quantise and evaluate the demo model again

@@ -20,10 +20,13 @@ TITLES: Final = {
     "schema": "Requests made from the API's document",
     "hostile": "Files that are made to hurt",
     "overload": "Overload",
-    "overload-full": "Overload, behind nginx (`DR_LAYOUT=full`)",
+    "overload-full": "Overload, behind nginx with TensorFlow, as in the `tensorflow` image",
+    "overload-full-litert": "For comparison: behind nginx with LiteRT, which no image has",
     "deaths": "Killed workers",
     "terminations": "SIGTERM",
 }
+# Shown with what was wanted of the others; the benchmark's exit code does not depend on it.
+FOR_COMPARISON: Final = frozenset({"overload-full-litert"})
 _PACKAGES: Final = ("ai-edge-litert", "numpy", "pillow", "uvicorn")
 
 

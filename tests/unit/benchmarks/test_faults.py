@@ -4,6 +4,7 @@ import json
 import random
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -180,24 +181,34 @@ def test_the_page_has_the_tables_of_the_record_and_says_what_falls_short() -> No
         report.into_page("no marks", found)
 
 
-@pytest.mark.parametrize("other", [["--model", "elsewhere"], ["--python", "python3.12"]])
-def test_the_page_is_of_one_package_and_interpreter(
-    other: list[str], capsys: pytest.CaptureFixture[str]
+def test_the_layout_with_nginx_is_not_measured_without_its_runtime(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--only", "overload", *other])
-    assert ended.value.code == 2
-    assert "--model and --python need --json" in capsys.readouterr().err
+        main(["--only", "overload-full", "--tensorflow", str(tmp_path / "python")])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert str(tmp_path / "python") in said
+    assert "make setup-training" in said
 
 
-def test_another_package_under_overload_is_recorded_beside_the_page(repository: Path) -> None:
-    page = (repository / "docs" / "reliability.md").read_text(encoding="utf-8")
-    text = (repository / "docs" / "benchmarks" / "faults-tensorflow.json").read_text("utf-8")
-    numbers = json.loads(text)["parts"]["overload-full"]["numbers"]
-    best = max(numbers["peak_before_per_s"], numbers["peak_after_per_s"])
-    goodput = numbers["goodput_per_s"]
-    percent = f"{100 * goodput / best:.0f} %"
-    assert f"{goodput:.0f} of {best:.0f} answers a second ({percent})" in page
+@pytest.mark.parametrize("part", [*report.TITLES])
+def test_what_falls_short_fails_the_run_but_for_what_is_there_for_comparison(
+    part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = Row(what="a", wanted="b", found="c", met=False)
+    good = Row(what="d", wanted="e", found="f", met=True)
+
+    def parts(*_: Any, **__: Any) -> dict[str, Any]:
+        found = {name: Findings(rows=[short if name == part else good]) for name in report.TITLES}
+        return {name: lambda made=made: made for name, made in found.items()}
+
+    monkeypatch.setattr("benchmarks.faults.__main__.parts", parts)
+    written = tmp_path / "faults.json"
+    code = main(["--json", str(written), "--tensorflow", sys.executable])
+    assert code == int(part != "overload-full-litert")
+    assert "[FAIL] a: c" in capsys.readouterr().out
+    assert "| a | b | c | **falls short** |" in report.tables(json.loads(written.read_bytes()))
 
 
 def test_the_page_agrees_with_the_record(repository: Path) -> None:
@@ -207,3 +218,5 @@ def test_the_page_agrees_with_the_record(repository: Path) -> None:
     found = json.loads(text)
     assert report.into_page(page, found) == page
     assert list(found["parts"]) == list(report.TITLES)
+    assert found["parts"]["overload-full"]["numbers"]["model"] == "mobilenet-saved"
+    assert found["parts"]["overload-full-litert"]["numbers"]["model"] == "mobilenet-demo"
