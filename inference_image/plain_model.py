@@ -111,7 +111,7 @@ def _score_output(facts: Facts, name: str) -> tuple[str, int]:
     vectors = facts.vectors
     named = [key for key in (OUTPUT_LOGITS, OUTPUT_PROBABILITIES) if key in vectors]
     candidates = named[:1] or list(vectors)
-    seen = ", ".join(f"{key} {list(shape)}" for key, shape in sorted(facts.output_shapes.items()))
+    seen = facts.outputs_seen()
     if len(candidates) != 1:
         raise ModelPackageError(
             f"{name} has {len(candidates)} outputs that could hold the grades, so {MODEL_JSON} "

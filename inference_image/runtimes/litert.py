@@ -16,12 +16,14 @@ import numpy.typing as npt
 
 from inference_image.model_spec import InputEncoding, ModelPackageError
 from inference_image.runtimes import (
+    QUANTISED,
     Binding,
     Facts,
     Outputs,
     check_input_range,
     choose_signature,
     encode,
+    without_batch,
 )
 
 # What the engine says of each model on standard error, where a log is read as JSON line by line.
@@ -64,7 +66,7 @@ class LiteRTRuntime:
                 self._interpreter = Interpreter(model_path=str(model_path), num_threads=threads)
                 self._interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+            reason = _first_line(error)
             raise ModelPackageError(f"{self._name} cannot be loaded by LiteRT: {reason}") from None
         # Only where the signature is not of the graph that the interpreter itself runs.
         self._runner: Any = None
@@ -76,9 +78,9 @@ class LiteRTRuntime:
             input_dtype=np.dtype(self._input["dtype"]).name,
             input_range=self._input_range(),
             output_shapes={
-                name: tuple(int(n) for n in detail["shape"][1:])
-                for name, detail in self._named.items()
+                name: without_batch(detail["shape"]) for name, detail in self._named.items()
             },
+            output_types={name: _type(detail) for name, detail in self._named.items()},
         )
         self._encoding: InputEncoding | None = None
         if outputs is not None:
@@ -92,7 +94,12 @@ class LiteRTRuntime:
 
     def predict(self, pixels: npt.NDArray[Any], *, with_features: bool = False) -> Outputs:
         """Run S x S x 3 uint8 RGB pixels through the model; not thread-safe."""
-        answers = self._run(self._as_input(pixels))
+        try:
+            answers = self._run(self._as_input(pixels))
+        except (ValueError, RuntimeError) as error:
+            raise ModelPackageError(
+                f"{self._name} fails on an image: {_first_line(error)}"
+            ) from None
         features = None
         if with_features and self._binding.features is not None:
             features = self._as_float(self._binding.features, answers).astype(np.float32)[0]
@@ -185,6 +192,17 @@ class LiteRTRuntime:
 
 def _tensor(detail: Mapping[str, Any]) -> int:
     return int(detail["index"])
+
+
+def _type(detail: Mapping[str, Any]) -> str:
+    kind = np.dtype(detail["dtype"])
+    # Text is bytes to NumPy.
+    name = "string" if kind.kind in "SUO" else kind.name
+    return f"{QUANTISED} {name}" if detail["quantization"][0] else name
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "no reason given")
 
 
 @contextlib.contextmanager
