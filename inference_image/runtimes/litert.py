@@ -65,14 +65,16 @@ class LiteRTRuntime:
             with _without_greeting():
                 self._interpreter = Interpreter(model_path=str(model_path), num_threads=threads)
                 self._interpreter.allocate_tensors()
+            # Only where the signature is not of the graph that the interpreter itself runs.
+            self._runner: Any = None
+            self._input_name, self._input, self._named = self._signature(signature)
+        except ModelPackageError:
+            raise
         except (ValueError, RuntimeError) as error:
             reason = _first_line(error)
             raise ModelPackageError(f"{self._name} cannot be loaded by LiteRT: {reason}") from None
-        # Only where the signature is not of the graph that the interpreter itself runs.
-        self._runner: Any = None
-        self._input_name, self._input, self._named = self._signature(signature)
+        self._has_open_sides = False
         size_px = self._size_px()
-        self._input_size_px = size_px
         self.facts = Facts(
             input_size_px=size_px,
             input_dtype=np.dtype(self._input["dtype"]).name,
@@ -111,7 +113,7 @@ class LiteRTRuntime:
         if self._runner is not None:
             answers: Mapping[str, npt.NDArray[Any]] = self._runner(**{self._input_name: batch})
             return answers
-        if self._input_size_px is None and batch.shape != tuple(self._input["shape"]):
+        if self._has_open_sides and batch.shape != tuple(self._input["shape"]):
             self._interpreter.resize_tensor_input(self._input["index"], batch.shape)
             self._interpreter.allocate_tensors()
             self._input = self._interpreter.get_input_details()[0]
@@ -147,12 +149,15 @@ class LiteRTRuntime:
         detail = self._input
         signed = detail.get("shape_signature")
         shape = [int(n) for n in (detail["shape"] if signed is None or not len(signed) else signed)]
-        known = len(shape) == 4 and shape[0] in (1, -1) and shape[3] == 3 and shape[1] == shape[2]
-        if not known or (shape[1] < 1 and self._runner is not None):
+        self._has_open_sides = -1 in shape[1:3]
+        # A side that is left open is as long as the other.
+        sides = set(shape[1:3]) - {-1}
+        known = len(shape) == 4 and shape[0] in (1, -1) and shape[3] == 3 and len(sides) < 2
+        if not known or (self._has_open_sides and self._runner is not None):
             raise ModelPackageError(
                 f"{self._name} has an input of shape {shape}; [1, S, S, 3] is expected"
             )
-        return None if shape[1] < 1 else shape[1]
+        return sides.pop() if sides else None
 
     def _input_range(self) -> tuple[float, float] | None:
         kind = np.dtype(self._input["dtype"])
