@@ -81,7 +81,7 @@ def models_of_folder(folder: Path) -> dict[str, ModelFile]:
     files, unseen = _files(folder)
     paths = [path.relative_to(folder).as_posix() for path in files]
     for path in paths:
-        if _describes_a_package(folder / path):
+        if path != MODEL_JSON and _describes_a_package(folder / path):
             raise ModelPackageError(
                 f"the description of the model in {folder} is {path}, and not {MODEL_JSON} at its "
                 "root, so its thresholds would be passed over; pack what that folder holds, "

@@ -116,6 +116,11 @@ def test_a_package_that_lies_too_deep_is_not_served_without_its_thresholds(
         Predictor.load(tmp_path, threads=1)
 
 
+def test_a_model_is_found_in_a_package_as_well() -> None:
+    """`dr model import` may take one apart."""
+    assert set(models_of_folder(TINY_MODEL)) == {RUNTIME_LITERT}
+
+
 def test_somebody_elses_model_json_below_is_no_description(tmp_path: Path) -> None:
     folder = touch(tmp_path, "1/saved_model.pb")
     (folder / "1" / "assets.extra").mkdir()
