@@ -209,8 +209,13 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     if temperature is None or not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
         reader.fail(f"temperature must be between {MIN_TEMPERATURE:g} and {MAX_TEMPERATURE:g}")
     points = tuple(_operating_point(reader, row) for row in reader.get("operating_points", list))
+    names: set[str] = set()
+    for point in points:
+        if point.name in names:
+            reader.fail(f"operating_points has {point.name!r} twice; which is meant, nothing says")
+        names.add(point.name)
     default_point = reader.get("default_operating_point", str)
-    if default_point not in {point.name for point in points}:
+    if default_point not in names:
         reader.fail(f"default_operating_point {default_point!r} is not in operating_points")
     outputs = reader.get("outputs", dict)
     if (OUTPUT_LOGITS in outputs) == (OUTPUT_PROBABILITIES in outputs):

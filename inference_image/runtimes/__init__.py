@@ -10,7 +10,6 @@ is the same for every engine is here: the input's scaling and what an output mea
 """
 
 import importlib.util
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -104,7 +103,7 @@ class Facts:
         numbers = [name for name in self.output_shapes if self.holds_numbers(name)]
         rows = [name for name in numbers if len(self.output_shapes[name]) < 2]
         # A network that ends in a convolution keeps the sides of 1 x 1.
-        rows = rows or [n for n in numbers if math.prod(self.output_shapes[n][:-1]) == 1]
+        rows = rows or [name for name in numbers if set(self.output_shapes[name][:-1]) == {1}]
         floating = [name for name in rows if self._type(name).startswith(_FLOATING)]
         shapes = {name: self.output_shapes[name] for name in floating or rows}
         return {name: shape[-1] if shape else 1 for name, shape in shapes.items()}

@@ -83,6 +83,10 @@ def write_package(folder: Path, **changes: Any) -> Path:
         ({"operating_points": [{"name": "a", "threshold": 1.5}]}, "threshold in"),
         ({"operating_points": ["a"]}, "threshold in"),
         ({"default_operating_point": "unknown"}, "not in operating_points"),
+        (
+            {"operating_points": [{"name": "a", "threshold": t} for t in (0.2, 0.7)]},
+            "has 'a' twice",
+        ),
         ({"outputs": {}}, "must name either the logits or the probabilities"),
         ({"preprocessing": ["resize"]}, "'step'"),
         ({"files": {}}, "files is empty"),

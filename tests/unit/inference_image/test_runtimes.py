@@ -110,6 +110,7 @@ def facts(**outputs: tuple[str, tuple[int, ...]]) -> Facts:
         # The end of a network that is all convolutions, unless there is a row.
         ({"scores": ("float32", (1, 1, 5)), "map": ("float32", (7, 7, 8))}, {"scores": 5}),
         ({"scores": ("float32", (5,)), "pooled": ("float32", (1, 1, 1024))}, {"scores": 5}),
+        ({"map": ("float32", (-1, -1, 8))}, {}),
         # Which of two, nobody knows.
         ({"a": ("float32", (5,)), "b": ("float32", (5,))}, {"a": 5, "b": 5}),
         ({"a": ("complex64", (5,)), "b": ("string", (5,))}, {}),
