@@ -5,6 +5,7 @@ process of its own where threads matter, since TensorFlow fixes them once.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -530,8 +531,15 @@ threading = tf.config.threading
 print(resident_mib() - before, threading.get_intra_op_parallelism_threads())
 print(threading.get_inter_op_parallelism_threads(), os.environ["OMP_NUM_THREADS"])
 """
+    # The tests before have set it for their own one thread.
+    environment = {name: text for name, text in os.environ.items() if name != "OMP_NUM_THREADS"}
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     grown_mib, *threads = ended.stdout.split()
     assert float(grown_mib) < 20
