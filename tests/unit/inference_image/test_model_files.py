@@ -78,7 +78,10 @@ def test_both_kinds_are_offered(tmp_path: Path) -> None:
     ("files", "sentence"),
     [
         ((), "it holds nothing$"),
-        (("weights.h5", "a/b.keras"), r"holds no model\.json.*it holds a/b\.keras, weights\.h5"),
+        (
+            ("weights.h5", "a/b.keras"),
+            r"holds no model\.json.*it holds a/b\.keras, weights\.h5; .*model\.export\(",
+        ),
         (("a.tflite", "b.tflite"), r"more than one \.tflite file: a\.tflite, b\.tflite"),
         (("1/saved_model.pb", "1/code/inference.py"), r"code of its own \(1/code/inference\.py\)"),
         (tuple(f"{n:02}.txt" for n in range(20)), r"00\.txt.*07\.txt, \.\.\.$"),
