@@ -88,10 +88,10 @@ def models_of_folder(folder: Path) -> dict[str, ModelFile]:
                 f"with {MODEL_JSON} at the root"
             )
     found = _models(paths, folder, origin=str(folder), signature=None)
-    code = _code(paths)
-    if found and code:
+    code = [path for path in paths if CODE_FOLDER in PurePosixPath(path).parts[:-1]]
+    if found and any(path.endswith(".py") for path in code):
         raise ModelPackageError(
-            f"{folder} brings code of its own ({code}), which this container does not run; "
+            f"{folder} brings code of its own ({code[0]}), which this container does not run; "
             f"leave it out and describe the model in {MODEL_JSON}"
         )
     if not found:
@@ -106,7 +106,8 @@ def models_of_folder(folder: Path) -> dict[str, ModelFile]:
 
 def code_beside(folder: Path) -> str | None:
     """A file of Python that came with the model for other containers to run; this one does not."""
-    return _code([path.relative_to(folder).as_posix() for path in _files(folder)[0]])
+    found = min((folder / CODE_FOLDER).rglob("*.py"), default=None)
+    return None if found is None else found.relative_to(folder).as_posix()
 
 
 def saved_model_folder(paths: Iterable[str], *, origin: str = "the folder") -> PurePosixPath | None:
@@ -157,11 +158,6 @@ def _describes_a_package(path: Path) -> bool:
         # Theirs are written by a program.
         return True
     return isinstance(document, dict) and "operating_points" in document
-
-
-def _code(paths: list[str]) -> str | None:
-    within = (path for path in paths if CODE_FOLDER in PurePosixPath(path).parts[:-1])
-    return next((path for path in within if path.endswith(".py")), None)
 
 
 def _models(
