@@ -407,6 +407,23 @@ def test_a_plain_model_with_other_answers_is_refused(
         Predictor.load(tmp_path, threads=THREADS)
 
 
+@pytest.mark.parametrize(
+    ("units", "words"),
+    [
+        (1, "one value that speaks for referable, and is no grade; the output 'output_0' holds"),
+        (2, "Assumed: referable last; the output 'output_0' holds logits"),
+        (5, "Assumed: five grades, No DR first; the output 'output_0' holds logits"),
+    ],
+)
+def test_what_a_plain_model_is_taken_for_is_in_every_answer(
+    tmp_path: Path, units: int, words: str
+) -> None:
+    keras_network(units=units, softmax=False).export(str(tmp_path), verbose=False)
+    plain = Predictor.load(tmp_path, threads=THREADS)
+    plain.warm_up()
+    assert words in (plain.spec.notice or "")
+
+
 def test_a_plain_model_of_any_size_is_refused(tmp_path: Path) -> None:
     module = Module(
         lambda m, x: {"logits": mean_scores(m, x)}, image_spec(tf.float32, None, None, None, 3)
