@@ -23,9 +23,9 @@ from dr_cli.packages import require_files, spec_of
 from dr_cli.panels import held_out
 from dr_cli.region import aws_region
 from inference_image.model_spec import (
-    MODEL_JSON,
     OUTPUT_FEATURES,
     ModelSpec,
+    has_model_json,
     missing_files,
     verify_files,
 )
@@ -141,7 +141,7 @@ def _facts(spec: ModelSpec) -> list[tuple[str, str]]:
 
 def _spec(package: Path) -> ModelSpec:
     single = package.is_file() and package.suffix == ".tflite"
-    bare = package.is_dir() and not (package / MODEL_JSON).exists()
+    bare = package.is_dir() and not has_model_json(package)
     if not single and not bare:
         return spec_of(package)
     from inference_image.contract import PLAIN_INPUT_AUTO, RUNTIME_AUTO, RUNTIME_LITERT

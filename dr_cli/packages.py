@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from dr_cli.errors import CommandError
+from dr_cli.invocation import dr
+from inference_image.contract import ENV_MODEL_DIR
 from inference_image.model_package import read_spec_from_archive, unpack_model
 from inference_image.model_spec import (
     MODEL_JSON,
     ModelSpec,
+    has_model_json,
     load_model_spec,
     missing_files,
     verify_files,
@@ -44,6 +47,7 @@ def opened_package(path: Path) -> Iterator[tuple[Path, ModelSpec]]:
         ModelPackageError: the package is damaged.
     """
     if path.is_dir():
+        _require_description(path, path)
         spec = load_model_spec(path)
         require_files(spec, path)
         verify_files(spec, path)
@@ -55,7 +59,10 @@ def opened_package(path: Path) -> Iterator[tuple[Path, ModelSpec]]:
         )
     with tempfile.TemporaryDirectory(prefix="dr-model-") as folder:
         unpacked = Path(folder)
+        if path.suffix == ".tflite":
+            raise CommandError(f"{path} is no model package; {_advice(path)}")
         unpack_model(path, unpacked)
+        _require_description(unpacked, path)
         spec = load_model_spec(unpacked)
         verify_files(spec, unpacked)
         yield unpacked, spec
@@ -70,6 +77,21 @@ def spec_of(path: Path) -> ModelSpec:
             f"there is no model package {path}; name a folder with {MODEL_JSON} or a model.tar.gz"
         )
     return read_spec_from_archive(path)
+
+
+def _require_description(folder: Path, named: Path) -> None:
+    if not has_model_json(folder):
+        raise CommandError(f"no {MODEL_JSON} in {named}; {_advice(named)}")
+
+
+def _advice(named: Path) -> str:
+    # An archive is unpacked first.
+    what = named if named.is_dir() or named.suffix == ".tflite" else "FOLDER"
+    return (
+        f"`{dr(f'model import {what}')}` makes a package of a model, and {ENV_MODEL_DIR}=FOLDER "
+        "`python -m inference_image.serve` serves one as it is, with assumptions "
+        "(docs/plain-models.md)"
+    )
 
 
 def require_files(spec: ModelSpec, folder: Path) -> None:

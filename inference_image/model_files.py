@@ -9,16 +9,24 @@ highest number, so that 10 comes after 9. Where that leaves more than one, the m
 Standard library only.
 """
 
+import json
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from inference_image.contract import RUNTIME_LITERT, RUNTIME_TENSORFLOW
-from inference_image.model_spec import MODEL_JSON, ModelPackageError, ModelSpec
+from inference_image.model_spec import (
+    MAX_MODEL_JSON_BYTES,
+    MODEL_JSON,
+    ModelPackageError,
+    ModelSpec,
+)
 
-SAVED_MODEL_FILE: Final = "saved_model.pb"
+# TensorFlow writes the second where it is asked for text, and reads both.
+SAVED_MODEL_FILES: Final = ("saved_model.pb", "saved_model.pbtxt")
 SEARCH_ORDER: Final = ("root", "1/", "model/ or model/1/", "export/…/", "anywhere else")
 # Code that other containers would import from the archive; this one runs none.
 CODE_FOLDER: Final = "code"
@@ -54,7 +62,7 @@ def models_of_package(spec: ModelSpec, package_dir: Path) -> dict[str, ModelFile
         )
     saved = found.get(RUNTIME_TENSORFLOW)
     if saved is not None:
-        present = {path.relative_to(package_dir).as_posix() for path in _files(saved.path)}
+        present = {path.relative_to(package_dir).as_posix() for path in folder_files(saved.path)}
         unlisted = sorted(present - set(listed) - {MODEL_JSON})
         if unlisted:
             raise ModelPackageError(
@@ -70,9 +78,17 @@ def models_of_folder(folder: Path) -> dict[str, ModelFile]:
     Raises:
         ModelPackageError: there is none, or several of one kind; the message says what is there.
     """
-    paths = [path.relative_to(folder).as_posix() for path in _files(folder)]
-    code = [path for path in paths if CODE_FOLDER in PurePosixPath(path).parts[:-1]]
+    files, unseen = _files(folder)
+    paths = [path.relative_to(folder).as_posix() for path in files]
+    for path in paths:
+        if path != MODEL_JSON and _describes_a_package(folder / path):
+            raise ModelPackageError(
+                f"the description of the model in {folder} is {path}, and not {MODEL_JSON} at its "
+                "root, so its thresholds would be passed over; pack what that folder holds, "
+                f"with {MODEL_JSON} at the root"
+            )
     found = _models(paths, folder, origin=str(folder), signature=None)
+    code = [path for path in paths if CODE_FOLDER in PurePosixPath(path).parts[:-1]]
     if found and any(path.endswith(".py") for path in code):
         raise ModelPackageError(
             f"{folder} brings code of its own ({code[0]}), which this container does not run; "
@@ -81,10 +97,17 @@ def models_of_folder(folder: Path) -> dict[str, ModelFile]:
     if not found:
         raise ModelPackageError(
             f"{folder} holds no {MODEL_JSON}, .tflite file or SavedModel; it holds "
-            + (_names(paths) if folder.is_dir() else "nothing (the folder does not exist)")
+            + (_names(paths) if folder.is_dir() else f"nothing ({_no_folder(folder)})")
+            + "".join(f"; {reason}" for reason in unseen[:_MOST_NAMED])
             + (_EXPORT_IT if any(path.endswith(_KERAS_FILES) for path in paths) else "")
         )
     return found
+
+
+def code_beside(folder: Path) -> str | None:
+    """A file of Python that came with the model for other containers to run; this one does not."""
+    found = min((folder / CODE_FOLDER).rglob("*.py"), default=None)
+    return None if found is None else found.relative_to(folder).as_posix()
 
 
 def saved_model_folder(paths: Iterable[str], *, origin: str = "the folder") -> PurePosixPath | None:
@@ -96,7 +119,7 @@ def saved_model_folder(paths: Iterable[str], *, origin: str = "the folder") -> P
     # (rank, parent of the version, is numbered, number, folder)
     seen: list[tuple[int, PurePosixPath, bool, int, PurePosixPath]] = []
     for path in map(PurePosixPath, paths):
-        if path.name != SAVED_MODEL_FILE:
+        if path.name not in SAVED_MODEL_FILES:
             continue
         folder = path.parent
         numbered = folder.name.isdecimal() and folder.name.isascii()
@@ -118,7 +141,23 @@ def saved_model_folder(paths: Iterable[str], *, origin: str = "the folder") -> P
 
 def folder_files(folder: Path) -> list[Path]:
     """Every plain file of a model folder, sorted; links are not followed."""
-    return _files(folder)
+    return _files(folder)[0]
+
+
+def _no_folder(path: Path) -> str:
+    return "it is no folder" if path.exists() else "the folder does not exist"
+
+
+def _describes_a_package(path: Path) -> bool:
+    """Whether it is a `model.json` of ours: Keras and TensorFlow.js have files of that name."""
+    if path.name.lower() != MODEL_JSON or path.stat().st_size > MAX_MODEL_JSON_BYTES:
+        return False
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        # Theirs are written by a program.
+        return True
+    return isinstance(document, dict) and "operating_points" in document
 
 
 def _models(
@@ -151,19 +190,37 @@ def _rank(base: PurePosixPath, *, numbered: bool) -> int:
     return 3 if base.parts[0] == "export" else 4
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: Path) -> tuple[list[Path], list[str]]:
+    """Plain files, sorted, and why others were not seen."""
     found: list[Path] = []
-    for here, folders, names in os.walk(folder):
+    unseen: list[str] = []
+
+    def note(error: OSError) -> None:
+        path = Path(str(error.filename))
+        if path != folder:
+            unseen.append(f"{path.relative_to(folder)} cannot be read ({error.strerror})")
+        elif not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise ModelPackageError(f"{folder} cannot be read ({error.strerror})")
+
+    def is_plain(path: Path) -> bool:
+        try:
+            return stat.S_ISREG(path.lstat().st_mode)
+        except OSError as error:
+            note(error)
+            return False
+
+    for here, folders, names in os.walk(folder, onerror=note):
         inside = Path(here)
-        if len(inside.relative_to(folder).parts) >= _DEEPEST:
+        if folders and len(inside.relative_to(folder).parts) >= _DEEPEST:
+            unseen.append(f"what lies deeper than {_DEEPEST} folders was not looked at")
             folders.clear()
         # lost+found belongs to a volume, hidden folders to whoever made the archive.
         folders[:] = sorted(n for n in folders if not n.startswith(".") and n != "lost+found")
         paths = (inside / name for name in names if not name.startswith("."))
-        found += [path for path in paths if path.is_file() and not path.is_symlink()]
+        found += filter(is_plain, paths)
         if len(found) > _MOST_FILES:
             raise ModelPackageError(f"{folder} holds more than {_MOST_FILES} files")
-    return sorted(found)
+    return sorted(found), unseen
 
 
 def _names(paths: list[str]) -> str:

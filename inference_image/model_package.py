@@ -32,6 +32,8 @@ MAX_MEMBERS = 10_000
 _COPY_BLOCK_BYTES = 1024 * 1024
 _COMPRESS_LEVEL = 6
 _FILE_MODE = 0o644
+# Of a header that says what cannot be, `tarfile` lets these through.
+_DAMAGE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, OverflowError)
 
 
 def pack_model(package_dir: Path, target: Path) -> ModelSpec:
@@ -85,6 +87,8 @@ def unpack_model(archive: Path, target_dir: Path) -> None:
                 if path in seen:
                     raise ModelPackageError(f"{archive.name} holds {member.name!r} twice")
                 seen.add(path)
+                if member.size < 0:
+                    raise ModelPackageError(f"{archive.name} is damaged: a size below zero")
                 if member.isdir():
                     (target_dir / path).mkdir(parents=True, exist_ok=True)
                     continue
@@ -99,7 +103,9 @@ def unpack_model(archive: Path, target_dir: Path) -> None:
                         f"{archive.name} unpacks to more than {MAX_UNPACKED_BYTES} bytes"
                     )
                 _write_member(tar, member, target_dir / path)
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except ModelPackageError:
+        raise
+    except _DAMAGE as error:
         raise ModelPackageError(f"{archive.name} is damaged: {error}") from None
     except FileNotFoundError:
         raise ModelPackageError(f"there is no file {archive}") from None
@@ -121,7 +127,9 @@ def read_spec_from_archive(archive: Path) -> ModelSpec:
                             f"{MAX_MODEL_JSON_BYTES} bytes"
                         )
                     return parse_model_spec(data, origin=f"{MODEL_JSON} of {archive.name}")
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except ModelPackageError:
+        raise
+    except _DAMAGE as error:
         raise ModelPackageError(f"{archive.name} is damaged: {error}") from None
     except FileNotFoundError:
         raise ModelPackageError(f"there is no file {archive}") from None

@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -144,14 +145,35 @@ def load_model_spec(package_dir: Path) -> ModelSpec:
     """
     path = package_dir / MODEL_JSON
     try:
-        if path.stat().st_size > MAX_MODEL_JSON_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelPackageError(f"{path} is no plain file")
+        if status.st_size > MAX_MODEL_JSON_BYTES:
             raise ModelPackageError(f"{path} is larger than {MAX_MODEL_JSON_BYTES} bytes")
         data = path.read_bytes()
     except FileNotFoundError:
+        if path.is_symlink():
+            raise ModelPackageError(f"{path} is a link to a file that does not exist") from None
         raise ModelPackageError(f"no {MODEL_JSON} in {package_dir}") from None
     except OSError as error:
         raise ModelPackageError(f"{path} cannot be read: {error.strerror}") from None
     return parse_model_spec(data, origin=str(path))
+
+
+def has_model_json(package_dir: Path) -> bool:
+    """Whether there is anything of that name; what it is, `load_model_spec` says.
+
+    Raises:
+        ModelPackageError: the folder may not be looked into.
+    """
+    path = package_dir / MODEL_JSON
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ModelPackageError(f"{path} cannot be read: {error.strerror}") from None
+    return True
 
 
 def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
@@ -187,8 +209,13 @@ def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     if temperature is None or not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
         reader.fail(f"temperature must be between {MIN_TEMPERATURE:g} and {MAX_TEMPERATURE:g}")
     points = tuple(_operating_point(reader, row) for row in reader.get("operating_points", list))
+    names: set[str] = set()
+    for point in points:
+        if point.name in names:
+            reader.fail(f"operating_points has {point.name!r} twice; which is meant, nothing says")
+        names.add(point.name)
     default_point = reader.get("default_operating_point", str)
-    if default_point not in {point.name for point in points}:
+    if default_point not in names:
         reader.fail(f"default_operating_point {default_point!r} is not in operating_points")
     outputs = reader.get("outputs", dict)
     if (OUTPUT_LOGITS in outputs) == (OUTPUT_PROBABILITIES in outputs):
@@ -241,7 +268,13 @@ def verify_files(spec: ModelSpec, package_dir: Path) -> None:
                 f"model {spec.id}: {entry.path} has {size} bytes where {MODEL_JSON} says "
                 f"{entry.size_bytes}; the package is damaged"
             )
-        if file_sha256(path) != entry.sha256:
+        try:
+            digest = file_sha256(path)
+        except OSError as error:
+            raise ModelPackageError(
+                f"model {spec.id}: {entry.path} cannot be read: {error.strerror}"
+            ) from None
+        if digest != entry.sha256:
             raise ModelPackageError(
                 f"model {spec.id}: {entry.path} does not have the SHA-256 that {MODEL_JSON} "
                 f"records; the package is damaged"

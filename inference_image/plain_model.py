@@ -49,6 +49,12 @@ _SCALES: Final = {
     "0..1": (1 / 255, 0.0),
     "-1..1": (1 / 127.5, -1.0),
 }
+# By the number of values. A network that estimates the grade as one number looks like log-odds.
+_ORDERS: Final = {
+    1: "one value that speaks for referable, and is no grade",
+    2: "referable last",
+    5: "five grades, No DR first",
+}
 _SUM_TOLERANCE: Final = 0.01
 # Calibration sees some photographs only, of which none may be quite white.
 _RANGE_TOLERANCE: Final = 0.15
@@ -81,7 +87,7 @@ def describe(
     kind = _kind(opened, output, encoding, facts.input_size_px)
     task = TASK_GRADE5 if values == len(GRADE_LABELS) else TASK_REFERABLE
     labels = GRADE_LABELS if task == TASK_GRADE5 else REFERABLE_LABELS
-    order = "five grades, No DR first" if task == TASK_GRADE5 else "referable last"
+    order = _ORDERS[values]
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "id": PLAIN_ID,
@@ -111,14 +117,14 @@ def _score_output(facts: Facts, name: str) -> tuple[str, int]:
     vectors = facts.vectors
     named = [key for key in (OUTPUT_LOGITS, OUTPUT_PROBABILITIES) if key in vectors]
     candidates = named[:1] or list(vectors)
-    seen = ", ".join(f"{key} {list(shape)}" for key, shape in sorted(facts.output_shapes.items()))
+    seen = facts.outputs_seen()
     if len(candidates) != 1:
         raise ModelPackageError(
             f"{name} has {len(candidates)} outputs that could hold the grades, so {MODEL_JSON} "
             f"must name one; it has {seen}"
         )
     output = candidates[0]
-    if vectors[output] not in (1, len(REFERABLE_LABELS), len(GRADE_LABELS)):
+    if vectors[output] not in _ORDERS:
         raise ModelPackageError(
             f"{name} answers with {vectors[output]} values ({seen}); without {MODEL_JSON} "
             "1 or 2 (referable) or 5 (grades) are expected"

@@ -44,6 +44,7 @@ from inference_image.model_spec import (
     ModelPackageError,
     ModelSpec,
     OperatingPoint,
+    has_model_json,
     load_model_spec,
     verify_files,
 )
@@ -256,7 +257,7 @@ class Predictor:
         Raises:
             ModelPackageError: the package is missing, damaged or asks for what is not known.
         """
-        described = (model_dir / MODEL_JSON).is_file()
+        described = has_model_json(model_dir)
         if described:
             spec = load_model_spec(model_dir)
             verify_files(spec, model_dir)
@@ -333,7 +334,13 @@ class Predictor:
                     f"model {self.spec.id}: {self.spec.head_file} ends with {answers} values, "
                     f"but the network with {outputs.logits.size}"
                 )
-            channels = outputs.features.shape[-1]
+            shape = list(outputs.features.shape)
+            if len(shape) != 3:
+                raise ModelPackageError(
+                    f"model {self.spec.id}: the feature map of one image has the shape {shape}; "
+                    "height, width and channels are expected"
+                )
+            channels = shape[-1]
             if channels != self._head.kernels[0].shape[0]:
                 raise ModelPackageError(
                     f"model {self.spec.id}: the feature map has {channels} channels, "

@@ -57,6 +57,7 @@ from inference_image.metrics import (
     embedded,
     embedded_refusals,
 )
+from inference_image.model_files import code_beside
 from inference_image.model_spec import ModelPackageError
 from inference_image.predictor import (
     EngineError,
@@ -216,6 +217,8 @@ class Service:
         self.log.info("model", model=predictor.spec.id, model_sha256=predictor.spec.sha256)
         if not predictor.described:
             self.log.warning("model_without_description", assumed=predictor.spec.notice)
+        elif code := code_beside(self._settings.model_dir):
+            self.log.warning("code_not_run", code=code)
         self.recorder.ready()
         self._on_ready(phases)
 

@@ -11,7 +11,7 @@ is the same for every engine is here: the input's scaling and what an output mea
 
 import importlib.util
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -42,6 +42,10 @@ _WORDS: Final = {
 # Quantised probabilities add up to 1 within some steps of 1/256.
 _SUM_TOLERANCE: Final = 0.05
 DEFAULT_SIGNATURE: Final = "serving_default"
+# How the names of an output's type begin. Whole numbers beside others are a class, not scores.
+QUANTISED: Final = "quantised"
+_FLOATING: Final = ("float", "bfloat", QUANTISED)
+_NUMBERS: Final = (*_FLOATING, "int", "uint")
 # Calibration sees some photographs only, so the ranges need not be equal. Four in ten levels lost
 # at one end are no matter of calibration any more.
 _RANGE_TOLERANCE: Final = 0.4
@@ -68,23 +72,50 @@ class Facts:
 
     `input_size_px` is None where any size is taken; `input_dtype` is NumPy's name;
     `output_shapes` has each output's shape without the batch, -1 where it is not fixed;
-    `input_range` is the least and the greatest number that a quantised or 8-bit input can hold,
-    None where it holds all that a pixel may become.
+    `output_types` the engine's names of their types, with `QUANTISED` in front where they are
+    scaled (an output without is float32); `input_range` is the least and the greatest number
+    that a quantised or 8-bit input can hold, None where it holds all that a pixel may become.
     """
 
     input_size_px: int | None
     input_dtype: str
     output_shapes: Mapping[str, tuple[int, ...]]
     input_range: tuple[float, float] | None = None
+    output_types: Mapping[str, str] = field(default_factory=dict)
+
+    def holds_numbers(self, output: str) -> bool:
+        """Whether its values are numbers, and not text or truth values."""
+        return self._type(output).startswith(_NUMBERS)
+
+    def outputs_seen(self) -> str:
+        """`classes string [5], scores float32 [5]`: all outputs, for a message."""
+        return ", ".join(
+            f"{name} {self._type(name)} {list(shape)}"
+            for name, shape in sorted(self.output_shapes.items())
+        )
 
     @property
     def vectors(self) -> dict[str, int]:
-        """Outputs that hold one number or one row of numbers, with how many."""
-        return {
-            name: shape[-1] if shape else 1
-            for name, shape in self.output_shapes.items()
-            if len(shape) < 2
-        }
+        """Outputs that could hold the scores, with how many: one number or one row of numbers.
+
+        Whole numbers count where there are no others: beside scores they are the class.
+        """
+        numbers = [name for name in self.output_shapes if self.holds_numbers(name)]
+        rows = [name for name in numbers if len(self.output_shapes[name]) < 2]
+        # A network that ends in a convolution keeps the sides of 1 x 1.
+        rows = rows or [name for name in numbers if set(self.output_shapes[name][:-1]) == {1}]
+        floating = [name for name in rows if self._type(name).startswith(_FLOATING)]
+        shapes = {name: self.output_shapes[name] for name in floating or rows}
+        return {name: shape[-1] if shape else 1 for name, shape in shapes.items()}
+
+    def _type(self, output: str) -> str:
+        return self.output_types.get(output, "float32")
+
+
+def without_batch(shape: Iterable[int | None]) -> tuple[int, ...]:
+    """The shape of an output for one image: no batch of one or of any size, -1 for any size."""
+    sides = tuple(-1 if side is None else int(side) for side in shape)
+    return sides[1:] if sides[:1] in ((1,), (-1,)) else sides
 
 
 class Runtime(Protocol):
@@ -232,6 +263,11 @@ class Binding:
             if theirs is not None and theirs not in facts.output_shapes:
                 known = ", ".join(sorted(facts.output_shapes))
                 raise ModelPackageError(f"{origin} has no output {theirs!r}; it has {known}")
+            if theirs is not None and not facts.holds_numbers(theirs):
+                raise ModelPackageError(
+                    f"the output {theirs!r} of {origin}, named {ours}, holds no numbers; it has "
+                    + facts.outputs_seen()
+                )
         self._origin = origin
         self.gives_probabilities = OUTPUT_LOGITS not in outputs
         self.scores = outputs[OUTPUT_PROBABILITIES if self.gives_probabilities else OUTPUT_LOGITS]

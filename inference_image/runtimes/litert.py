@@ -16,12 +16,14 @@ import numpy.typing as npt
 
 from inference_image.model_spec import InputEncoding, ModelPackageError
 from inference_image.runtimes import (
+    QUANTISED,
     Binding,
     Facts,
     Outputs,
     check_input_range,
     choose_signature,
     encode,
+    without_batch,
 )
 
 # What the engine says of each model on standard error, where a log is read as JSON line by line.
@@ -63,22 +65,24 @@ class LiteRTRuntime:
             with _without_greeting():
                 self._interpreter = Interpreter(model_path=str(model_path), num_threads=threads)
                 self._interpreter.allocate_tensors()
+            # Only where the signature is not of the graph that the interpreter itself runs.
+            self._runner: Any = None
+            self._input_name, self._input, self._named = self._signature(signature)
+        except ModelPackageError:
+            raise
         except (ValueError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
+            reason = _first_line(error)
             raise ModelPackageError(f"{self._name} cannot be loaded by LiteRT: {reason}") from None
-        # Only where the signature is not of the graph that the interpreter itself runs.
-        self._runner: Any = None
-        self._input_name, self._input, self._named = self._signature(signature)
+        self._has_open_sides = False
         size_px = self._size_px()
-        self._input_size_px = size_px
         self.facts = Facts(
             input_size_px=size_px,
             input_dtype=np.dtype(self._input["dtype"]).name,
             input_range=self._input_range(),
             output_shapes={
-                name: tuple(int(n) for n in detail["shape"][1:])
-                for name, detail in self._named.items()
+                name: without_batch(detail["shape"]) for name, detail in self._named.items()
             },
+            output_types={name: _type(detail) for name, detail in self._named.items()},
         )
         self._encoding: InputEncoding | None = None
         if outputs is not None:
@@ -92,7 +96,12 @@ class LiteRTRuntime:
 
     def predict(self, pixels: npt.NDArray[Any], *, with_features: bool = False) -> Outputs:
         """Run S x S x 3 uint8 RGB pixels through the model; not thread-safe."""
-        answers = self._run(self._as_input(pixels))
+        try:
+            answers = self._run(self._as_input(pixels))
+        except (ValueError, RuntimeError) as error:
+            raise ModelPackageError(
+                f"{self._name} fails on an image: {_first_line(error)}"
+            ) from None
         features = None
         if with_features and self._binding.features is not None:
             features = self._as_float(self._binding.features, answers).astype(np.float32)[0]
@@ -104,7 +113,7 @@ class LiteRTRuntime:
         if self._runner is not None:
             answers: Mapping[str, npt.NDArray[Any]] = self._runner(**{self._input_name: batch})
             return answers
-        if self._input_size_px is None and batch.shape != tuple(self._input["shape"]):
+        if self._has_open_sides and batch.shape != tuple(self._input["shape"]):
             self._interpreter.resize_tensor_input(self._input["index"], batch.shape)
             self._interpreter.allocate_tensors()
             self._input = self._interpreter.get_input_details()[0]
@@ -140,12 +149,15 @@ class LiteRTRuntime:
         detail = self._input
         signed = detail.get("shape_signature")
         shape = [int(n) for n in (detail["shape"] if signed is None or not len(signed) else signed)]
-        known = len(shape) == 4 and shape[0] in (1, -1) and shape[3] == 3 and shape[1] == shape[2]
-        if not known or (shape[1] < 1 and self._runner is not None):
+        self._has_open_sides = -1 in shape[1:3]
+        # A side that is left open is as long as the other.
+        sides = set(shape[1:3]) - {-1}
+        known = len(shape) == 4 and shape[0] in (1, -1) and shape[3] == 3 and len(sides) < 2
+        if not known or (self._has_open_sides and self._runner is not None):
             raise ModelPackageError(
                 f"{self._name} has an input of shape {shape}; [1, S, S, 3] is expected"
             )
-        return None if shape[1] < 1 else shape[1]
+        return sides.pop() if sides else None
 
     def _input_range(self) -> tuple[float, float] | None:
         kind = np.dtype(self._input["dtype"])
@@ -185,6 +197,17 @@ class LiteRTRuntime:
 
 def _tensor(detail: Mapping[str, Any]) -> int:
     return int(detail["index"])
+
+
+def _type(detail: Mapping[str, Any]) -> str:
+    kind = np.dtype(detail["dtype"])
+    # Text is bytes to NumPy.
+    name = "string" if kind.kind in "SUO" else kind.name
+    return f"{QUANTISED} {name}" if detail["quantization"][0] else name
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "no reason given")
 
 
 @contextlib.contextmanager

@@ -20,10 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from inference_image.model_spec import InputEncoding, ModelPackageError
-from inference_image.runtimes import Binding, Facts, Outputs, choose_signature, encode
+from inference_image.runtimes import (
+    Binding,
+    Facts,
+    Outputs,
+    choose_signature,
+    encode,
+    without_batch,
+)
 
 # Lines of an engine's error that say where, not what.
 _WHERE: Final = ("Graph execution error", "Detected at node", "<stack traces", "File ")
+# Of the graphs of one SavedModel the one that is for serving has this tag alone.
+_SERVING_TAG: Final = "serve"
+_LEVELS: Final = 255
 
 
 class TensorFlowRuntime:
@@ -60,10 +70,12 @@ class TensorFlowRuntime:
         self._input_name, spec = self._only_input()
         self._dtype = self._pixel_type(spec)
         size_px = self._size_px(spec)
+        answers = self._answers(size_px)
         self.facts = Facts(
             input_size_px=size_px,
             input_dtype=spec.dtype.name,
-            output_shapes=self._output_shapes(size_px),
+            output_shapes={name: _shape(answer) for name, answer in answers.items()},
+            output_types={name: answer.dtype.name for name, answer in answers.items()},
         )
         self._encoding: InputEncoding | None = None
         if outputs is not None:
@@ -102,8 +114,14 @@ class TensorFlowRuntime:
         return answer
 
     def _load(self, model_path: Path) -> Any:
+        load = self._tf.saved_model.load
         try:
-            return self._tf.saved_model.load(str(model_path))
+            try:
+                return load(str(model_path))
+            except ValueError as error:
+                if "tags=" not in str(error):
+                    raise
+                return load(str(model_path), tags=[_SERVING_TAG])
         except Exception as error:  # noqa: BLE001 - a damaged file leads it to any of them
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ModelPackageError(
@@ -131,38 +149,42 @@ class TensorFlowRuntime:
 
     def _pixel_type(self, spec: Any) -> "np.dtype[Any]":
         kind = spec.dtype
-        if kind.is_floating or kind.name in ("uint8", "uint16", "int16", "int32", "int64"):
+        if kind.is_floating or (kind.is_integer and kind.max >= _LEVELS):
             pixels: np.dtype[Any] = np.dtype(kind.as_numpy_dtype)
             return pixels
         raise ModelPackageError(
             f"input {self._input_name!r} of {self._name} is {_words(spec)}; "
-            "pixels as uint8 or floating-point numbers are expected"
+            "pixels as whole numbers up to 255 or floating-point numbers are expected"
         )
 
     def _size_px(self, spec: Any) -> int | None:
-        shape = spec.shape.as_list() if spec.shape.rank == 4 else None
+        shape = [None] * 4 if spec.shape.rank is None else spec.shape.as_list()
+        # A side that is left open is as long as the other.
+        sides = set(shape[1:3]) - {None}
         if (
-            shape is None
+            len(shape) != 4
             or shape[0] not in (None, 1)
             or shape[3] not in (None, 3)
-            or shape[1] != shape[2]
+            or len(sides) > 1
         ):
             raise ModelPackageError(
                 f"input {self._input_name!r} of {self._name} is {_words(spec)}; "
                 "[batch, S, S, 3] is expected: square RGB images, channels last"
             )
-        return None if shape[1] is None else int(shape[1])
+        return int(sides.pop()) if sides else None
 
-    def _output_shapes(self, size_px: int | None) -> dict[str, tuple[int, ...]]:
+    def _answers(self, size_px: int | None) -> Mapping[str, Any]:
+        """What has shape and type of each output, by name."""
         if size_px is not None:
             # A signature may leave shapes open; an answer does not.
-            answer = self._call(np.zeros((1, size_px, size_px, 3), self._dtype))
-            return {name: tuple(tensor.shape.as_list()[1:]) for name, tensor in answer.items()}
-        shapes = {}
-        for name, spec in self._function.structured_outputs.items():
-            known = spec.shape.as_list()[1:] if spec.shape.rank is not None else [None]
-            shapes[name] = tuple(-1 if n is None else int(n) for n in known)
-        return shapes
+            return self._call(np.zeros((1, size_px, size_px, 3), self._dtype))
+        specs: Mapping[str, Any] = self._function.structured_outputs
+        return specs
+
+
+def _shape(answer: Any) -> tuple[int, ...]:
+    """Shape of an output or of its specification, without the batch."""
+    return without_batch([None, None] if answer.shape.rank is None else answer.shape.as_list())
 
 
 def _words(spec: Any) -> str:

@@ -123,6 +123,18 @@ def test_two_workers_behind_nginx_are_one_container(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("layout", ["lean", "full"])
+def test_the_model_is_in_the_workers_and_in_no_process_that_forks_them(layout: str) -> None:
+    """An engine whose threads ran before the fork answers nothing after it."""
+    with running(Served(TINY_MODEL, environment={**TWO_WORKERS, "DR_LAYOUT": layout})) as served:
+        wait_until(lambda: sum(event["event"] == "ready" for event in served.events) == 2)
+        first = served.process.pid
+        processes = {first, *descendants(first)}
+        holding = {p for p in processes if "model.tflite" in Path(f"/proc/{p}/maps").read_text()}
+        assert len(holding) == 2
+        assert not any(map(descendants, holding))
+
+
 def test_until_a_worker_is_ready_nginx_says_so_at_once() -> None:
     with full(**TWO_WORKERS) as served:
         first = served.request("GET", "/ping")

@@ -467,6 +467,22 @@ def test_until_a_worker_is_ready_callers_are_told_to_come_back() -> None:
         assert served.sentences() == []
 
 
+def test_code_that_comes_with_a_package_is_not_run_and_the_log_says_so(tmp_path: Path) -> None:
+    package = copy_package(tmp_path / "package")
+    (package / "code").mkdir()
+    (package / "code" / "requirements.txt").touch()
+    (package / "code" / "inference.py").write_text("raise SystemExit(9)")
+    with running(Served(package)) as served:
+        wait_until(lambda: served.event("ready") is not None)
+        event = served.event("code_not_run")
+        assert event is not None
+        assert (event["level"], event["code"]) == ("warning", "code/inference.py")
+        assert invoke(served).status == 200
+    with running(Served(TINY_MODEL)) as served:
+        wait_until(lambda: served.event("ready") is not None)
+        assert served.event("code_not_run") is None
+
+
 def test_an_operating_point_that_the_package_lacks_is_named_with_its_variable() -> None:
     with Served(TINY_MODEL, environment={"DR_OPERATING_POINT": "best"}) as served:
         assert served.end() == stopping.EXIT_MODEL

@@ -372,6 +372,12 @@ def test_it_is_small(images: Images, runtime: str, architecture: str) -> None:
     assert archive.unpacked_bytes <= 180 * MEGABYTE
 
 
+def test_with_tensorflow_it_is_far_below_what_a_serverless_endpoint_takes(images: Images) -> None:
+    """10 GB are refused there; TensorFlow's wheels for GPUs alone make up most of that."""
+    archive = images.get("tensorflow", "amd64").archive
+    assert archive.unpacked_bytes <= 1500 * MEGABYTE
+
+
 def test_every_line_of_the_lists_of_what_goes_still_takes_something(images: Images) -> None:
     """On one of the architectures: some wheels differ."""
     idle = [

@@ -5,6 +5,7 @@ process of its own where threads matter, since TensorFlow fixes them once.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from inference_image.contract import GRADE_LABELS
+from inference_image.model_files import models_of_folder
 from inference_image.model_spec import InputEncoding, ModelPackageError, file_sha256
 from inference_image.predictor import Predictor
 from inference_image.runtimes.litert import LiteRTRuntime
@@ -130,6 +132,49 @@ def test_outputs_are_bound_by_name(tmp_path: Path, pixels: Any) -> None:
         TensorFlowRuntime(folder, threads=THREADS, outputs={"logits": "y"})
 
 
+@pytest.mark.parametrize("beside", ["names", "class", "good"])
+def test_what_stands_beside_the_scores_is_not_taken_for_them(
+    tmp_path: Path, pixels: Any, beside: str
+) -> None:
+    """Names, the best class and a verdict, as TensorFlow's own estimators add them."""
+
+    def answer(module: Module, images: Any) -> Any:
+        scores = mean_scores(module, images)
+        count = tf.shape(scores)[0]
+        more = {
+            "names": tf.tile(tf.constant([["a", "b", "c", "d", "e"]]), [count, 1]),
+            "class": tf.argmax(scores, -1),
+            "good": tf.reduce_max(scores, -1) > 0,
+        }
+        return {beside: more[beside], "scores": scores}
+
+    folder = saved(tmp_path / "1", Module(answer, image_spec()))
+    assert Predictor.load(tmp_path, threads=THREADS).spec.outputs == {"logits": "scores"}
+    (tmp_path / "lite").mkdir()
+    (tmp_path / "lite" / "m.tflite").write_bytes(lite(folder))
+    assert Predictor.load(tmp_path / "lite", threads=1).spec.outputs == {"logits": "scores"}
+    for runtime in (
+        TensorFlowRuntime(folder, threads=THREADS),
+        LiteRTRuntime(tmp_path / "lite" / "m.tflite", threads=1),
+    ):
+        runtime.bind({"logits": "scores"})
+        assert runtime.predict(pixels).logits.shape == (5,)
+        if beside != "class":
+            with pytest.raises(ModelPackageError, match=rf"{beside!r} of .* holds no numbers"):
+                runtime.bind({"logits": beside})
+
+
+@pytest.mark.parametrize("shape", [(-1, 1, 1, 5), (5,)])
+def test_the_scores_may_come_with_sides_or_without_a_batch(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    module = Module(lambda m, x: {"y": tf.reshape(mean_scores(m, x), shape)}, image_spec())
+    plain = Predictor.load(saved(tmp_path / "1", module).parent, threads=THREADS)
+    plain.warm_up()
+    assert plain.spec.outputs == {"logits": "y"}
+    assert plain.spec.task == "grade5"
+
+
 def test_the_only_signature_is_taken_and_several_are_named(tmp_path: Path) -> None:
     module = Module(lambda m, x: {"logits": mean_scores(m, x)}, image_spec())
     saved(tmp_path / "one", module, signature="grade")
@@ -171,7 +216,64 @@ def test_an_input_that_is_no_image_is_described(
         TensorFlowRuntime(saved(tmp_path / "m", module), threads=THREADS)
 
 
-@pytest.mark.parametrize("dtype", [tf.float16, tf.float64, tf.bfloat16, tf.int32, tf.uint8])
+@pytest.mark.parametrize(
+    ("spec", "size_px"),
+    [
+        (image_spec(tf.float32, None, None, None, 3), None),
+        (image_spec(tf.float32, None, None, None, None), None),
+        (tf.TensorSpec(None, tf.float32, name="image"), None),
+        (image_spec(tf.float32, None, SIZE_PX, None, 3), SIZE_PX),
+        (image_spec(tf.float32, None, None, SIZE_PX, 3), SIZE_PX),
+    ],
+)
+def test_sides_that_are_left_open(
+    tmp_path: Path, pixels: Any, spec: Any, size_px: int | None
+) -> None:
+    module = Module(lambda m, x: {"y": mean_scores(m, x)}, spec)
+    folder = saved(tmp_path / "m", module)
+    runtimes: list[Any] = [TensorFlowRuntime(folder, threads=THREADS)]
+    # The converter wants the number of channels.
+    if spec.shape.rank is not None and spec.shape[3] == 3:
+        (tmp_path / "m.tflite").write_bytes(lite(folder))
+        runtimes.append(LiteRTRuntime(tmp_path / "m.tflite", threads=1))
+    answers = []
+    for runtime in runtimes:
+        assert runtime.facts.input_size_px == size_px
+        runtime.bind({"logits": "y"})
+        answers += [runtime.predict(pixels).logits, runtime.predict(pixels[::-1]).logits]
+    for answer in answers:
+        assert answer == pytest.approx(answers[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_of_several_graphs_the_one_for_serving_is_taken(
+    tmp_path: Path, pixels: Any, *, as_text: bool
+) -> None:
+    """As TensorFlow 1 wrote them for accelerators and for training on, and as text."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        images = v1.placeholder(tf.float32, (None, SIZE_PX, SIZE_PX, 3))
+        weights = v1.get_variable("weights", initializer=np.eye(3, 5, dtype=np.float32))
+        scores = tf.reduce_mean(images, (1, 2)) @ weights
+        session.run(v1.global_variables_initializer())
+        signature = v1.saved_model.predict_signature_def({"image:0": images}, {"my/scores": scores})
+        builder = v1.saved_model.Builder(str(tmp_path / "1"))
+        signatures = {"serving_default": signature}
+        builder.add_meta_graph_and_variables(session, ["serve"], signature_def_map=signatures)
+        builder.add_meta_graph(["serve", "tpu"], signature_def_map=signatures)
+        builder.save(as_text=as_text)
+    (model,) = models_of_folder(tmp_path).values()
+    runtime = TensorFlowRuntime(model.path, threads=THREADS, outputs={"logits": "my/scores"})
+    assert runtime.predict(pixels).logits[:3] == pytest.approx(pixels.mean((0, 1)), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(tf.float16, tf.float64, tf.bfloat16),
+        *(tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.int16, tf.int32, tf.int64),
+    ],
+)
 def test_pixels_are_cast_to_what_the_signature_takes(
     tmp_path: Path, pixels: Any, dtype: Any
 ) -> None:
@@ -305,6 +407,23 @@ def test_a_plain_model_with_other_answers_is_refused(
         Predictor.load(tmp_path, threads=THREADS)
 
 
+@pytest.mark.parametrize(
+    ("units", "words"),
+    [
+        (1, "one value that speaks for referable, and is no grade; the output 'output_0' holds"),
+        (2, "Assumed: referable last; the output 'output_0' holds logits"),
+        (5, "Assumed: five grades, No DR first; the output 'output_0' holds logits"),
+    ],
+)
+def test_what_a_plain_model_is_taken_for_is_in_every_answer(
+    tmp_path: Path, units: int, words: str
+) -> None:
+    keras_network(units=units, softmax=False).export(str(tmp_path), verbose=False)
+    plain = Predictor.load(tmp_path, threads=THREADS)
+    plain.warm_up()
+    assert words in (plain.spec.notice or "")
+
+
 def test_a_plain_model_of_any_size_is_refused(tmp_path: Path) -> None:
     module = Module(
         lambda m, x: {"logits": mean_scores(m, x)}, image_spec(tf.float32, None, None, None, 3)
@@ -425,14 +544,24 @@ for _ in range(200): runtime.predict(pixels)
 before = resident_mib()
 for _ in range(2000): runtime.predict(pixels)
 import tensorflow as tf
-print(resident_mib() - before, tf.config.threading.get_intra_op_parallelism_threads())
+threading = tf.config.threading
+print(resident_mib() - before, threading.get_intra_op_parallelism_threads())
+print(threading.get_inter_op_parallelism_threads(), os.environ["OMP_NUM_THREADS"])
 """
+    # The tests before have set it for their own one thread.
+    environment = {name: text for name, text in os.environ.items() if name != "OMP_NUM_THREADS"}
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    grown_mib, intra = ended.stdout.split()
+    grown_mib, *threads = ended.stdout.split()
     assert float(grown_mib) < 20
-    assert intra == "2"
+    # Within an operation, between operations, of the libraries below.
+    assert threads == ["2", "1", "2"]
     assert "Traceback" not in ended.stderr
 
 

@@ -47,6 +47,7 @@ def files(tmp_path: Path, repository: Path) -> Path:
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "notes.txt").write_text("{ not JSON either")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "plain.tflite").write_bytes(b"TFL3")
     with (tmp_path / "huge.jpg").open("wb") as stream:
         stream.truncate(26 * 1024**2)
     (tmp_path / "text.tar.gz").write_text("not an archive")
@@ -76,7 +77,8 @@ CASES = [
     (["predict", "huge.jpg"], "at most 26,214,400"),
     (["predict", "notes.txt"], "notes.txt is not an image that can be graded: JPEG, PNG"),
     (["predict", "good.jpg", "--model", "nowhere"], "no model package nowhere"),
-    (["predict", "good.jpg", "--model", "folder"], "no model.json in folder"),
+    (["predict", "good.jpg", "--model", "folder"], "no model.json in folder; `dr model import"),
+    (["serve", "--model", "plain.tflite"], "plain.tflite is no model package; `dr model import"),
     (["predict", "good.jpg", "--model", "text.tar.gz"], "text.tar.gz is damaged"),
     (["predict", "good.jpg", "--model", "incomplete"], "lacks model.tflite"),
     (["predict", "good.jpg", "--model", "damaged"], "the package is damaged"),

@@ -81,6 +81,29 @@ def test_a_line_that_a_pipe_takes_in_pieces_stays_one_line(monkeypatch: pytest.M
     ]
 
 
+def test_a_pipe_that_another_has_filled_since_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half a line would make the next one unreadable, too."""
+    reading, writing = os.pipe()
+    write, refused = os.write, iter([False, True, True])
+
+    def filled(target: int, data: bytes) -> int:
+        if next(refused, False):
+            raise BlockingIOError
+        return write(target, data[: len(data) // 2 + 1])
+
+    with os.fdopen(reading, "rb") as reader:
+        with os.fdopen(writing, "w") as stdout:
+            monkeypatch.setattr(sys, "stdout", stdout)
+            monkeypatch.setattr("inference_image.log.os.write", filled)
+            log = JsonLog(level="info")
+            log.info("first")
+            log.info("second")
+        lines = reader.read().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["first", "second"]
+
+
 def test_closing_writes_what_waits() -> None:
     stream = io.StringIO()
     log = JsonLog(level="info", stream=stream)

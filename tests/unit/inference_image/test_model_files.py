@@ -1,5 +1,7 @@
 """Where a SavedModel or a `.tflite` file is found, and what is said where it is not."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -36,6 +38,9 @@ from tests.service_harness import TINY_MODEL, copy_package, drawn_jpeg
         (["other/saved_model.pb", "export/Servo/1/saved_model.pb"], "export/Servo/1"),
         # A folder that is not a number is a name, not a version.
         (["v2/saved_model.pb"], "v2"),
+        # Written as text.
+        (["1/saved_model.pbtxt", "2/saved_model.pbtxt"], "2"),
+        (["1/saved_model.pbtxt", "1/saved_model.pb"], "1"),
         (["model/best/saved_model.pb"], "model/best"),
     ],
 )
@@ -73,10 +78,14 @@ def test_both_kinds_are_offered(tmp_path: Path) -> None:
     ("files", "sentence"),
     [
         ((), "it holds nothing$"),
-        (("weights.h5", "a/b.keras"), r"holds no model\.json.*it holds a/b\.keras, weights\.h5"),
+        (
+            ("weights.h5", "a/b.keras"),
+            r"holds no model\.json.*it holds a/b\.keras, weights\.h5; .*model\.export\(",
+        ),
         (("a.tflite", "b.tflite"), r"more than one \.tflite file: a\.tflite, b\.tflite"),
         (("1/saved_model.pb", "1/code/inference.py"), r"code of its own \(1/code/inference\.py\)"),
         (tuple(f"{n:02}.txt" for n in range(20)), r"00\.txt.*07\.txt, \.\.\.$"),
+        (("a/b/c/d/e/f/g/h/1/saved_model.pb",), r"holds nothing; what lies deeper than 8 folders"),
     ],
 )
 def test_what_cannot_be_served_says_what_was_seen(
@@ -89,6 +98,67 @@ def test_what_cannot_be_served_says_what_was_seen(
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:
     with pytest.raises(ModelPackageError, match="the folder does not exist"):
         models_of_folder(tmp_path / "absent")
+
+
+def test_a_file_in_place_of_the_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ModelPackageError, match="it is no folder"):
+        models_of_folder(touch(tmp_path, "model.tflite") / "model.tflite")
+
+
+@pytest.mark.parametrize("name", ["model/model.json", "Model.json", "a/b/MODEL.JSON"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_package_that_lies_too_deep_is_not_served_without_its_thresholds(
+    tmp_path: Path, name: str, *, cut: bool
+) -> None:
+    path = tmp_path / name
+    shutil.copytree(TINY_MODEL, path.parent, dirs_exist_ok=True)
+    text = (path.parent / "model.json").read_text(encoding="utf-8")
+    (path.parent / "model.json").unlink()
+    path.write_text(text[: len(text) // 2] if cut else text, encoding="utf-8")
+    with pytest.raises(ModelPackageError, match=rf"is {name}, and not model\.json at its root"):
+        Predictor.load(tmp_path, threads=1)
+
+
+def test_a_model_is_found_in_a_package_as_well() -> None:
+    """`dr model import` may take one apart."""
+    assert set(models_of_folder(TINY_MODEL)) == {RUNTIME_LITERT}
+
+
+def test_somebody_elses_model_json_below_is_no_description(tmp_path: Path) -> None:
+    folder = touch(tmp_path, "1/saved_model.pb")
+    (folder / "1" / "assets.extra").mkdir()
+    (folder / "1" / "assets.extra" / "model.json").write_text('{"class_name": "Functional"}')
+    assert set(models_of_folder(folder)) == {RUNTIME_TENSORFLOW}
+
+
+def test_folders_that_may_not_be_looked_into_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may look everywhere, so the refusal is the test's own."""
+    folder = touch(tmp_path, "export/1/saved_model.pb", "closed.txt")
+    shut = {folder / "export"}
+    scandir, lstat = os.scandir, Path.lstat
+
+    def closed(path: object) -> object:
+        if Path(str(path)) in shut:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)  # type: ignore[call-overload]
+
+    def unknown(path: Path) -> os.stat_result:
+        if path.name == "closed.txt":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return lstat(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    monkeypatch.setattr(Path, "lstat", unknown)
+    with pytest.raises(
+        ModelPackageError,
+        match=r"holds nothing; closed\.txt cannot be read \(Permission denied\); export cannot",
+    ):
+        models_of_folder(folder)
+    shut.add(folder)
+    with pytest.raises(ModelPackageError, match=r"^\S+ cannot be read \(Permission denied\)$"):
+        models_of_folder(folder)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

@@ -83,6 +83,10 @@ def write_package(folder: Path, **changes: Any) -> Path:
         ({"operating_points": [{"name": "a", "threshold": 1.5}]}, "threshold in"),
         ({"operating_points": ["a"]}, "threshold in"),
         ({"default_operating_point": "unknown"}, "not in operating_points"),
+        (
+            {"operating_points": [{"name": "a", "threshold": t} for t in (0.2, 0.7)]},
+            "has 'a' twice",
+        ),
         ({"outputs": {}}, "must name either the logits or the probabilities"),
         ({"preprocessing": ["resize"]}, "'step'"),
         ({"files": {}}, "files is empty"),
@@ -230,6 +234,19 @@ def test_a_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ModelPackageError, match="twice"):
         unpack_model(twice, tmp_path / "out")
+
+
+def test_a_header_that_says_what_cannot_be_is_damage(tmp_path: Path) -> None:
+    sparse = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x"}
+    for number, said in enumerate(({"size": "-1"}, {**sparse, "GNU.sparse.realsize": "9"})):
+        archive = tmp_path / f"{number}.tar.gz"
+        info = member(MODEL_JSON)
+        info.pax_headers = said
+        archive_of(archive, (info, b""))
+        with pytest.raises(ModelPackageError, match="is damaged"):
+            unpack_model(archive, tmp_path / "out")
+        with pytest.raises(ModelPackageError, match=r"is damaged|is not JSON"):
+            read_spec_from_archive(archive)
 
 
 def test_a_bomb_is_refused_before_it_is_written(

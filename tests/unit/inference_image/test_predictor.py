@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,50 @@ def test_warm_up_finds_outputs_that_do_not_fit(tmp_path: Path) -> None:
     head = DenseHead(kernels=(np.zeros((6, 5), np.float32),), biases=(np.zeros(5, np.float32),))
     with pytest.raises(ModelPackageError, match="8 channels"):
         predictor(0, 0, 0, 0, 0, head=head).warm_up()
+
+
+def test_a_feature_map_that_is_none_is_found_at_warm_up() -> None:
+    head = DenseHead(kernels=(np.zeros((8, 5), np.float32),), biases=(np.zeros(5, np.float32),))
+    pooled = predictor(0, 0, 0, 0, 0, head=head)
+    pooled._runtime._features = np.zeros(8, np.float32)  # type: ignore[attr-defined]
+    with pytest.raises(ModelPackageError, match=r"shape \[8\]; height, width and channels"):
+        pooled.warm_up()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("link", r"model\.json is a link to a file that does not exist"),
+        ("folder", r"model\.json is no plain file"),
+        ("pipe", r"model\.json is no plain file"),
+    ],
+)
+def test_a_description_that_cannot_be_read_is_not_passed_over(
+    tmp_path: Path, kind: str, sentence: str
+) -> None:
+    """The model beside it would be served with other thresholds."""
+    package = copy_package(tmp_path / "package")
+    path = package / "model.json"
+    path.unlink()
+    if kind == "link":
+        path.symlink_to(tmp_path / "nowhere")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(ModelPackageError, match=sentence):
+        Predictor.load(package, threads=1)
+
+
+def test_an_engine_that_fails_on_a_photograph_is_one_sentence(
+    tiny: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("Input tensor 5 lacks data\nNode number 3")
+
+    monkeypatch.setattr(LiteRTRuntime, "_run", fail)
+    with pytest.raises(EngineError, match=r"model\.tflite fails on an image: Input .* data$"):
+        tiny.predict(drawn_jpeg())
 
 
 def test_logits_are_bound_by_name_whatever_their_order() -> None:

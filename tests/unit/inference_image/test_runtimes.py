@@ -17,6 +17,7 @@ from inference_image.runtimes import (
     encode,
     litert,
     pixel_range,
+    without_batch,
 )
 from inference_image.runtimes.litert import LiteRTRuntime
 from tests.service_harness import TINY_MODEL
@@ -82,6 +83,72 @@ def test_what_is_not_a_number_is_left_to_the_caller() -> None:
 def test_an_output_that_is_missing_is_named_with_those_there_are() -> None:
     with pytest.raises(ModelPackageError, match=r"no output 'grades'; it has map, one, scores"):
         Binding("m", FACTS, {"logits": "grades"})
+
+
+def facts(**outputs: tuple[str, tuple[int, ...]]) -> Facts:
+    """A network with these outputs: name, type and shape without the batch."""
+    return Facts(
+        input_size_px=8,
+        input_dtype="float32",
+        output_shapes={name: shape for name, (_, shape) in outputs.items()},
+        output_types={name: kind for name, (kind, _) in outputs.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("outputs", "rows"),
+    [
+        ({"a": ("float32", (5,)), "map": ("float32", (7, 7, 8))}, {"a": 5}),
+        ({"a": ("float32", ())}, {"a": 1}),
+        # What exporters add for people to read.
+        ({"scores": ("float32", (5,)), "classes": ("string", (5,))}, {"scores": 5}),
+        ({"scores": ("bfloat16", (5,)), "good": ("bool", ())}, {"scores": 5}),
+        ({"scores": ("float16", (5,)), "class_id": ("int64", ())}, {"scores": 5}),
+        ({"scores": ("quantised uint8", (5,)), "class_id": ("int32", (1,))}, {"scores": 5}),
+        # Whole numbers alone are the scores.
+        ({"scores": ("uint8", (5,)), "text": ("string", ())}, {"scores": 5}),
+        # The end of a network that is all convolutions, unless there is a row.
+        ({"scores": ("float32", (1, 1, 5)), "map": ("float32", (7, 7, 8))}, {"scores": 5}),
+        ({"scores": ("float32", (5,)), "pooled": ("float32", (1, 1, 1024))}, {"scores": 5}),
+        ({"map": ("float32", (-1, -1, 8))}, {}),
+        # Which of two, nobody knows.
+        ({"a": ("float32", (5,)), "b": ("float32", (5,))}, {"a": 5, "b": 5}),
+        ({"a": ("complex64", (5,)), "b": ("string", (5,))}, {}),
+    ],
+)
+def test_which_outputs_could_hold_the_scores(
+    outputs: dict[str, tuple[str, tuple[int, ...]]], rows: dict[str, int]
+) -> None:
+    assert facts(**outputs).vectors == rows
+
+
+def test_an_output_of_text_is_not_read_as_numbers() -> None:
+    seen = facts(classes=("string", (5,)), scores=("float32", (5,)))
+    Binding("m", seen, {"logits": "scores"})
+    with pytest.raises(
+        ModelPackageError,
+        match=r"'classes' of m, named logits, holds no numbers; "
+        r"it has classes string \[5\], scores float32 \[5\]",
+    ):
+        Binding("m", seen, {"logits": "classes"})
+
+
+@pytest.mark.parametrize(
+    ("shape", "left"),
+    [
+        ((1, 5), (5,)),
+        ((None, 5), (5,)),
+        ((None, None, None, 8), (-1, -1, 8)),
+        ((1,), ()),
+        ((), ()),
+        # Without a batch, as after a squeeze.
+        ((5,), (5,)),
+    ],
+)
+def test_the_batch_is_left_out_of_a_shape(
+    shape: tuple[int | None, ...], left: tuple[int, ...]
+) -> None:
+    assert without_batch(shape) == left
 
 
 def quantised(low: float, high: float) -> Facts:
