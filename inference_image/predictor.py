@@ -15,7 +15,7 @@ import base64
 import io
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -211,8 +211,11 @@ class Predictor:
         operating_point: str | None = None,
         described: bool = True,
         second: "SecondEngine | None" = None,
+        engine: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = spec
+        # Name and version of what computes, for the log.
+        self.engine = engine or {}
         # Whether the package says what it is, or the defaults of `plain_model` do.
         self.described = described
         self._runtime = runtime
@@ -294,6 +297,7 @@ class Predictor:
             second=SecondEngine(open=reopen, model_bytes=model.path.stat().st_size)
             if model.runtime == RUNTIME_LITERT
             else None,
+            engine=opened.engine,
         )
 
     def widen(self, threads: int) -> None:

@@ -214,7 +214,8 @@ class Service:
         )
         self.admission.is_open = True
         self._container.started_to_ready_ms = phases["started_to_ready_ms"]
-        self.log.info("model", model=predictor.spec.id, model_sha256=predictor.spec.sha256)
+        spec = predictor.spec
+        self.log.info("model", model=spec.id, model_sha256=spec.sha256, **predictor.engine)
         if not predictor.described:
             self.log.warning("model_without_description", assumed=predictor.spec.notice)
         elif code := code_beside(self._settings.model_dir):

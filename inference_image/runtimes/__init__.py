@@ -130,6 +130,8 @@ class OpenedModel(Runtime, Protocol):
     """A runtime that says what it holds, and is told which outputs to read."""
 
     facts: Facts
+    # What computes, for the log: its name, its version, and what changes its numbers.
+    engine: Mapping[str, str]
 
     def bind(self, outputs: Mapping[str, str], *, encoding: InputEncoding | None = None) -> None:
         """Read the outputs of these names: ours (see `model_spec`) -> the model's.

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from inference_image.contract import RUNTIME_LITERT
 from inference_image.model_spec import InputEncoding, ModelPackageError
 from inference_image.runtimes import (
     QUANTISED,
@@ -58,8 +59,13 @@ class LiteRTRuntime:
         outputs: Mapping[str, str] | None = None,
     ) -> None:
         # Importing the engine costs a tenth of a second; whoever only needs the type does not.
+        import ai_edge_litert
         from ai_edge_litert.interpreter import Interpreter
 
+        self.engine: Mapping[str, str] = {
+            "runtime": RUNTIME_LITERT,
+            "runtime_version": ai_edge_litert.__version__,
+        }
         self._name = model_path.name
         try:
             with _without_greeting():

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from inference_image.contract import RUNTIME_TENSORFLOW
 from inference_image.model_spec import InputEncoding, ModelPackageError
 from inference_image.runtimes import (
     Binding,
@@ -34,6 +35,7 @@ _WHERE: Final = ("Graph execution error", "Detected at node", "<stack traces", "
 # Of the graphs of one SavedModel the one that is for serving has this tag alone.
 _SERVING_TAG: Final = "serve"
 _LEVELS: Final = 255
+ENV_ONEDNN: Final = "TF_ENABLE_ONEDNN_OPTS"
 
 
 class TensorFlowRuntime:
@@ -77,6 +79,13 @@ class TensorFlowRuntime:
             output_shapes={name: _shape(answer) for name, answer in answers.items()},
             output_types={name: answer.dtype.name for name, answer in answers.items()},
         )
+        self.engine: Mapping[str, str] = {
+            "runtime": RUNTIME_TENSORFLOW,
+            "runtime_version": self._tf.__version__,
+            # Processors of other kinds give other probabilities, in the last digits, and so does
+            # the same one with another value of this.
+            "onednn": os.environ.get(ENV_ONEDNN, "default"),
+        }
         self._encoding: InputEncoding | None = None
         if outputs is not None:
             self.bind(outputs)

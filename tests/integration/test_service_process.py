@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,11 @@ def test_it_listens_on_the_platforms_port_and_says_how_long_each_phase_took() ->
     assert 0 < phases <= ready["started_to_ready_ms"]
     assert ready["resident_mib"] > 10
     assert ready["kernel"] == "compiled"
+    loaded = served.event("model")
+    assert loaded is not None
+    assert loaded["runtime"] == "litert"
+    assert loaded["runtime_version"] == version("ai-edge-litert")
+    assert "onednn" not in loaded
     assert answer["container"]["requests_before"] == 0
     assert {event["start_id"] for event in served.events} == {answer["container"]["start_id"]}
     with running(Served(TINY_MODEL)) as fresh:

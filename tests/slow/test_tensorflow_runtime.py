@@ -114,6 +114,24 @@ def test_each_exporters_names_and_types_are_read(
     assert runtime.predict(pixels).logits == pytest.approx(expected, abs=1e-3)
 
 
+def test_no_photograph_after_the_first_has_the_graph_traced_again(
+    tmp_path: Path, pixels: Any
+) -> None:
+    from tensorflow.python.eager import context
+
+    for number, open_side in enumerate((SIZE_PX, None)):
+        spec = image_spec(tf.float32, None, open_side, open_side, 3)
+        folder = saved(tmp_path / str(number), Module(mean_scores, spec))
+        runtime = TensorFlowRuntime(folder, threads=THREADS)
+        runtime.bind({"logits": next(iter(runtime.facts.output_shapes))})
+        first = runtime.predict(pixels).logits
+        traced = sorted(context.context().list_function_names())
+        assert traced
+        for _ in range(3):
+            assert runtime.predict(pixels).logits == pytest.approx(first)
+        assert sorted(context.context().list_function_names()) == traced
+
+
 def test_outputs_are_bound_by_name(tmp_path: Path, pixels: Any) -> None:
     def both(module: Module, images: Any) -> Any:
         scores = mean_scores(module, images)
@@ -578,6 +596,7 @@ def test_two_workers_predict_after_the_fork_and_are_counted_as_one(tmp_path: Pat
         "MODEL_SERVER_WORKERS": "2",
         # A model that was built before the fork would hang here for ever.
         "MODEL_SERVER_TIMEOUT": "10",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
     }
     photograph = drawn_jpeg()
     with Served(tmp_path, environment=environment) as served:
@@ -589,6 +608,12 @@ def test_two_workers_predict_after_the_fork_and_are_counted_as_one(tmp_path: Pat
         assert {answer.status for answer in answers} == {200}
         counts = [answer.json()["container"]["requests_before"] for answer in answers]
         assert counts == list(range(20))
+        loaded = served.event("model")
+        assert loaded is not None
+        assert loaded["runtime"] == "tensorflow"
+        assert loaded["runtime_version"] == tf.__version__
+        # Two machines whose probabilities differ may differ in this.
+        assert loaded["onednn"] == "0"
         litert = Predictor.load(TINY_MODEL, threads=1).predict(photograph)
         assert answers[0].json()["predictions"] == pytest.approx(litert.probabilities, abs=1e-4)
         stop(served)
