@@ -6,7 +6,8 @@
 
 The search runs on a thumbnail of at most about 144 pixels, so that it costs a fraction of
 the network whatever the camera (`fundus_search.py` says how). A frame of one colour around the
-photograph (a screen, a page) is cut away first where it would hide the edge.
+photograph (a screen, a page) is cut away first where it would hide the edge, and so are lines
+around it where hardly any of the edge is seen (fundus_lines.py).
 
 A disc alone is no retina: the verdict also asks for the colours of one, and for vessels, which
 are dark, thin and long on a brighter ground. docs/quality-gate.md says how well that works.
@@ -32,9 +33,14 @@ from inference_image.contract import (
     REASON_TOO_DARK,
 )
 from inference_image.fundus_chosen import find_disc, measure, vesselness
+from inference_image.fundus_lines import inside_lines
 from inference_image.fundus_terms import THUMBNAIL_PX, VESSEL_PX, Box, Disc
 from inference_image.model_spec import ModelPackageError, finite_number
 
+# A frame around a photograph may have another one within, or lines.
+_MOST_FRAMES: Final = 3
+# A disc of which less is seen is looked for within lines as well.
+_CERTAIN_ARC: Final = 0.75
 # A disc that is smaller in the model's input shows no vessels.
 _MIN_VESSEL_PX: Final = 160
 
@@ -143,11 +149,19 @@ def find_circle(image: Image.Image | ByteArray) -> FundusCircle:
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     if picture.mode != "RGB":
         picture = picture.convert("RGB")
-    circle, framed = _find_in(picture, (0, 0, *picture.size))
-    if framed is not None:
-        inner, _ = _find_in(picture, framed)
-        if inner.found and (not circle.found or inner.arc_fraction > circle.arc_fraction):
-            return inner
+    box: Box = (0, 0, *picture.size)
+    circle, framed = _find_in(picture, box)
+    for _ in range(_MOST_FRAMES):
+        if framed is None and circle.arc_fraction < _CERTAIN_ARC:
+            framed = inside_lines(picture, box, _factor((box[2] - box[0], box[3] - box[1])))
+        if framed is None:
+            break
+        box = framed
+        inner, framed = _find_in(picture, box)
+        if inner.found and (not circle.found or inner.arc_fraction >= circle.arc_fraction):
+            circle = inner
+        if circle.arc_fraction >= _CERTAIN_ARC:
+            break
     return circle
 
 
