@@ -34,8 +34,9 @@ from inference_image.contract import (
 )
 from inference_image.fundus_chosen import find_disc, measure, vesselness
 from inference_image.fundus_lines import inside_lines
-from inference_image.fundus_terms import THUMBNAIL_PX, VESSEL_PX, Box, Disc
+from inference_image.fundus_terms import RED_BACKGROUND, THUMBNAIL_PX, VESSEL_PX, Box, Disc
 from inference_image.model_spec import ModelPackageError, finite_number
+from inference_image.resampling import thumbnail_of
 
 # A frame around a photograph may have another one within, or lines.
 _MOST_FRAMES: Final = 3
@@ -162,7 +163,22 @@ def find_circle(image: Image.Image | ByteArray) -> FundusCircle:
             circle = inner
         if circle.arc_fraction >= _CERTAIN_ARC:
             break
-    return circle
+    return circle if circle.found else _find_on_white(picture)
+
+
+def _find_on_white(picture: Image.Image) -> FundusCircle:
+    """The disc in a picture with a bright background of which it covers a corner: the search takes
+    the darkest corner for the background, and is shown the negative."""
+    factor = _factor(picture.size)
+    thumbnail = thumbnail_of(picture, (0, 0, *picture.size), factor)
+    pixels = np.asarray(thumbnail)
+    red, _, blue = max(pixels[[0, 0, -1, -1], [0, -1, 0, -1]].tolist(), key=max)
+    if red - blue > RED_BACKGROUND:
+        # That is retina: an edge found within it would be a shadow's.
+        return whole_frame(picture.size)
+    negative = thumbnail.point([*range(255, -1, -1)] * 3)
+    disc, _ = find_disc(negative, (0, 0, *negative.size), 1)
+    return _circle(disc, (0, 0), negative.size, factor) if disc else whole_frame(picture.size)
 
 
 def _factor(size: tuple[int, int]) -> int:
@@ -188,15 +204,22 @@ def _find_in(picture: Image.Image, box: Box) -> tuple[FundusCircle, Box | None]:
         return whole_frame(picture.size), framed
     # The last row and column of a reduced image may stand for fewer source pixels, but each
     # thumbnail pixel still begins at a multiple of the factor.
-    circle = FundusCircle(
-        x_px=left + disc.x * factor,
-        y_px=top + disc.y * factor,
+    size = -(-width // factor), -(-height // factor)
+    return _circle(disc, (left, top), size, factor), framed
+
+
+def _circle(
+    disc: Disc, origin: tuple[int, int], size: tuple[int, int], factor: int
+) -> FundusCircle:
+    """A disc of a thumbnail of this size, in pixels of the picture in which that has its origin."""
+    return FundusCircle(
+        x_px=origin[0] + disc.x * factor,
+        y_px=origin[1] + disc.y * factor,
         radius_px=disc.radius * factor,
         found=True,
         arc_fraction=disc.arc,
-        visible_fraction=_visible_fraction(disc, -(-width // factor), -(-height // factor)),
+        visible_fraction=_visible_fraction(disc, *size),
     )
-    return circle, framed
 
 
 def assess(circle: FundusCircle, prepared: ByteArray, gate: QualityGate) -> QualityVerdict:

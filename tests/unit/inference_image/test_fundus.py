@@ -46,7 +46,7 @@ def frame(
     radius: float = 900,
     *,
     level: float = 1.0,
-    background: float = 0.0,
+    background: float | np.ndarray = 0.0,
     noise: float = 2.0,
     change: Callable[[np.ndarray], None] | None = None,
 ) -> np.ndarray:
@@ -327,6 +327,28 @@ def test_a_frame_of_one_colour_around_a_photograph_changes_nothing(
     assert circle.y_px == pytest.approx(alone.y_px + pads[1], abs=2.0)
     assert circle.radius_px == pytest.approx(alone.radius_px, rel=0.01)
     assert judge(np.asarray(framed)).gradable
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (230, 225, 215), (240, 240, 255)])
+@pytest.mark.parametrize("place", [(620, 700, 950), (1972, 1244, 1000), (700, 1244, 930)])
+def test_a_disc_over_a_corner_of_a_bright_page_is_found(
+    place: tuple[float, float, float], background: tuple[int, int, int]
+) -> None:
+    x, y, radius = place
+    picture = frame(x, y, radius, background=np.array(background, np.float32))
+    circle = find_circle(picture)
+    assert circle.found
+    assert math.hypot(circle.x_px - x, circle.y_px - y) <= 1.0
+    assert circle.radius_px == pytest.approx(radius, rel=0.005)
+    assert judge(picture).gradable
+
+
+def test_retina_in_all_corners_is_no_background_however_bright() -> None:
+    # A shadow with a round edge, as a finger or a lid casts it.
+    cropped = frame()[372:1572, 696:1896].astype(np.float32)
+    rows, columns = np.mgrid[0:1200, 0:1200]
+    cropped[np.hypot(rows - 600, columns - 600) < 300] *= 0.4
+    assert not find_circle(cropped.astype(np.uint8)).found
 
 
 LINES = [
