@@ -25,7 +25,6 @@ _VARIATION: Final = 12
 _LINE_ROWS: Final = 2
 
 ByteArray = npt.NDArray[np.uint8]
-IntArray = npt.NDArray[np.int64]
 
 
 def inside_lines(picture: Image.Image, box: Box, factor: int) -> Box | None:
@@ -53,18 +52,21 @@ def inside_lines(picture: Image.Image, box: Box, factor: int) -> Box | None:
 
 def _depth(pixels: ByteArray, reach: int) -> int:
     """How many rows from the first on the lines take; 0 where there is none."""
+    rows = pixels[:reach, reach:-reach]
+    lowest, highest = rows.min(axis=1), rows.max(axis=1)
+    plain = ((highest - lowest).max(axis=1) <= _VARIATION).tolist()
+    colours: list[list[int]] = (lowest + (highest - lowest) // 2).tolist()
     # Where the last rows of one colour begin and end.
     begin = end = 0
-    last: IntArray | None = None
-    for row in range(reach):
-        part = pixels[row, reach:-reach].astype(np.int64)
-        lowest, highest = part.min(axis=0), part.max(axis=0)
-        if (highest - lowest).max() > _VARIATION:
+    last: list[int] | None = None
+    for row, colour in enumerate(colours):
+        if not plain[row]:
             # Retina, or a text.
             last = None
             continue
-        colour = (lowest + highest) // 2
-        if last is None or np.abs(colour - last).max() > _VARIATION:
+        if last is None or any(
+            abs(level - before) > _VARIATION for level, before in zip(colour, last, strict=True)
+        ):
             begin = row
         end, last = row + 1, colour
     return end if end < reach and end - begin <= _LINE_ROWS else begin
