@@ -102,9 +102,8 @@ _COLOUR_BITS: Final = 8
 # The names of components that a decoder takes for RGB, where no marker says what they are.
 _RGB_NAMES: Final = b"RGB"
 _EXIF_ORIENTATION: Final = 0x0112
-_TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANES = 258, 262, 284
+_TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 _WHITE_IS_ZERO: Final = 0
-_SEPARATE_PLANES: Final = 2
 # A camera writes some tens of entries; each costs the reader some microseconds.
 _MOST_EXIF_ENTRIES: Final = 1000
 _EXIF_PREFIX: Final = b"Exif\0\0"
@@ -301,6 +300,10 @@ def _open_tiff(data: bytes, header: TiffHeader) -> Image.Image:
     # The only kind of grey that is missing in its list. `_white_is_zero` turns it around.
     TiffImagePlugin.OPEN_INFO[(b"MM", 0, (1,), 1, (16,), ())] = ("I;16B", "I;16B")
     page = first_page(data)
+    # Pillow's own reader of uncompressed planes knows 8-bit samples only, and takes those of 16
+    # bits for two pixels each, without a word; it knows no colours that pixels share, and makes all
+    # YCbCr a level too dark. The library that reads the others knows all.
+    before, TiffImagePlugin.READ_LIBTIFF = TiffImagePlugin.READ_LIBTIFF, header.is_strange
     try:
         image = _open(page, MEDIA_TIFF, None)
     except UnidentifiedImageError:
@@ -310,18 +313,10 @@ def _open_tiff(data: bytes, header: TiffHeader) -> Image.Image:
             "The TIFF's samples lie in a way that is not accepted: their photometric "
             "interpretation, extra samples and order of bits do not go together here.",
         ) from None
-    silence_libtiff()
-    in_planes = _tiff_tags(image).get(_TIFF_PLANES) == _SEPARATE_PLANES
-    if getattr(image, "use_load_libtiff", True) or not (in_planes or header.is_subsampled):
-        return image
-    # Pillow's own reader of uncompressed planes knows 8-bit samples only, and takes those of 16
-    # bits for two pixels each, without a word; and it knows no colours that pixels share. The
-    # library that reads the others knows all.
-    before, TiffImagePlugin.READ_LIBTIFF = TiffImagePlugin.READ_LIBTIFF, True
-    try:
-        return _open(page, MEDIA_TIFF, None)
     finally:
         TiffImagePlugin.READ_LIBTIFF = before
+    silence_libtiff()
+    return image
 
 
 def _decode(

@@ -6,7 +6,8 @@
 
 The search runs on a thumbnail of at most about 144 pixels, so that it costs a fraction of
 the network whatever the camera (`fundus_search.py` says how). A frame of one colour around the
-photograph (a screen, a page) is cut away first where it would hide the edge.
+photograph (a screen, a page) is cut away first where it would hide the edge, and so are lines
+around it where hardly any of the edge is seen (fundus_lines.py).
 
 A disc alone is no retina: the verdict also asks for the colours of one, and for vessels, which
 are dark, thin and long on a brighter ground. docs/quality-gate.md says how well that works.
@@ -32,9 +33,15 @@ from inference_image.contract import (
     REASON_TOO_DARK,
 )
 from inference_image.fundus_chosen import find_disc, measure, vesselness
-from inference_image.fundus_terms import THUMBNAIL_PX, VESSEL_PX, Box, Disc
+from inference_image.fundus_lines import inside_lines
+from inference_image.fundus_terms import RED_BACKGROUND, THUMBNAIL_PX, VESSEL_PX, Box, Disc
 from inference_image.model_spec import ModelPackageError, finite_number
+from inference_image.resampling import thumbnail_of
 
+# A frame around a photograph may have another one within, or lines.
+_MOST_FRAMES: Final = 3
+# A disc of which less is seen is looked for within lines as well.
+_CERTAIN_ARC: Final = 0.75
 # A disc that is smaller in the model's input shows no vessels.
 _MIN_VESSEL_PX: Final = 160
 
@@ -143,12 +150,35 @@ def find_circle(image: Image.Image | ByteArray) -> FundusCircle:
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     if picture.mode != "RGB":
         picture = picture.convert("RGB")
-    circle, framed = _find_in(picture, (0, 0, *picture.size))
-    if framed is not None:
-        inner, _ = _find_in(picture, framed)
-        if inner.found and (not circle.found or inner.arc_fraction > circle.arc_fraction):
-            return inner
-    return circle
+    box: Box = (0, 0, *picture.size)
+    circle, framed = _find_in(picture, box)
+    for _ in range(_MOST_FRAMES):
+        if framed is None and circle.arc_fraction < _CERTAIN_ARC:
+            framed = inside_lines(picture, box, _factor((box[2] - box[0], box[3] - box[1])))
+        if framed is None:
+            break
+        box = framed
+        inner, framed = _find_in(picture, box)
+        if inner.found and (not circle.found or inner.arc_fraction >= circle.arc_fraction):
+            circle = inner
+        if circle.arc_fraction >= _CERTAIN_ARC:
+            break
+    return circle if circle.found else _find_on_white(picture)
+
+
+def _find_on_white(picture: Image.Image) -> FundusCircle:
+    """The disc in a picture with a bright background of which it covers a corner: the search takes
+    the darkest corner for the background, and is shown the negative."""
+    factor = _factor(picture.size)
+    thumbnail = thumbnail_of(picture, (0, 0, *picture.size), factor)
+    pixels = np.asarray(thumbnail)
+    red, _, blue = max(pixels[[0, 0, -1, -1], [0, -1, 0, -1]].tolist(), key=max)
+    if red - blue > RED_BACKGROUND:
+        # That is retina: an edge found within it would be a shadow's.
+        return whole_frame(picture.size)
+    negative = thumbnail.point([*range(255, -1, -1)] * 3)
+    disc, _ = find_disc(negative, (0, 0, *negative.size), 1)
+    return _circle(disc, (0, 0), negative.size, factor) if disc else whole_frame(picture.size)
 
 
 def _factor(size: tuple[int, int]) -> int:
@@ -174,15 +204,22 @@ def _find_in(picture: Image.Image, box: Box) -> tuple[FundusCircle, Box | None]:
         return whole_frame(picture.size), framed
     # The last row and column of a reduced image may stand for fewer source pixels, but each
     # thumbnail pixel still begins at a multiple of the factor.
-    circle = FundusCircle(
-        x_px=left + disc.x * factor,
-        y_px=top + disc.y * factor,
+    size = -(-width // factor), -(-height // factor)
+    return _circle(disc, (left, top), size, factor), framed
+
+
+def _circle(
+    disc: Disc, origin: tuple[int, int], size: tuple[int, int], factor: int
+) -> FundusCircle:
+    """A disc of a thumbnail of this size, in pixels of the picture in which that has its origin."""
+    return FundusCircle(
+        x_px=origin[0] + disc.x * factor,
+        y_px=origin[1] + disc.y * factor,
         radius_px=disc.radius * factor,
         found=True,
         arc_fraction=disc.arc,
-        visible_fraction=_visible_fraction(disc, -(-width // factor), -(-height // factor)),
+        visible_fraction=_visible_fraction(disc, *size),
     )
-    return circle, framed
 
 
 def assess(circle: FundusCircle, prepared: ByteArray, gate: QualityGate) -> QualityVerdict:

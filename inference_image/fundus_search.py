@@ -22,6 +22,7 @@ from PIL import Image
 
 from inference_image.fundus_terms import (
     ANGLE_BINS,
+    RED_BACKGROUND,
     SHORTEST_SIDE_PX,
     Box,
     Disc,
@@ -49,8 +50,6 @@ _MIN_SAMPLED_PX: Final = 64
 _SAME_LOSS: Final = 1e-9
 # So near to the frame an edge is the frame's.
 _FRAME_EDGE_PX: Final = 2
-# Red minus blue of a corner that no background has, but a retina in full light does.
-_RED_BACKGROUND: Final = 64
 # The background of a photograph from which its blur was subtracted, how much JPEG
 # may change it, and how much of such a disc stands out from it.
 _FILTERED_GREY: Final = 128
@@ -83,7 +82,7 @@ def _search(thumbnail: ByteArray) -> Disc | None:
     planes = _planes(thumbnail)
     distance, threshold, background = _distance_from_background(planes, thumbnail)
     # All corners are red: they are retina, and an edge found within it would be a shadow's.
-    if background[0] - background[2] > _RED_BACKGROUND:
+    if background[0] - background[2] > RED_BACKGROUND:
         return None
     if all(abs(level - _FILTERED_GREY) <= _FILTERED_TOLERANCE for level in background):
         return _search_filtered(planes, distance, threshold)

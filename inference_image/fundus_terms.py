@@ -10,6 +10,8 @@ import numpy.typing as npt
 THUMBNAIL_PX: Final = 144
 # No disc is searched in a thumbnail with a shorter side.
 SHORTEST_SIDE_PX: Final = 16
+# Red minus blue of a corner that no background has, but a retina in full light does.
+RED_BACKGROUND: Final = 64
 HYPOTHESES: Final = 64
 ANGLE_BINS: Final = 64
 # Vessels are looked for at this size of the disc, at which they are two to five pixels wide.

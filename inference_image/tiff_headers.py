@@ -23,15 +23,15 @@ _MOST_TIFF_ENTRIES: Final = 4096
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _STRIP_OFFSETS, _SAMPLES, _ROWS_PER_STRIP, _STRIP_BYTES, _PLANES = 273, 277, 278, 279, 284
 _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_BYTES = 322, 323, 324, 325
-_SAMPLE_FORMAT, _SUBSAMPLING = 339, 530
+_PREDICTOR, _SAMPLE_FORMAT, _SUBSAMPLING = 317, 339, 530
 _PLACES: Final = frozenset({_STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES})
 _TIFF_TAGS: Final = frozenset(
     {_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC, _SAMPLES, _ROWS_PER_STRIP, _PLANES}
-    | {_TILE_WIDTH, _TILE_HEIGHT, _SAMPLE_FORMAT, _SUBSAMPLING, *_PLACES}
+    | {_TILE_WIDTH, _TILE_HEIGHT, _PREDICTOR, _SAMPLE_FORMAT, _SUBSAMPLING, *_PLACES}
 )
+_UNCOMPRESSED, _OLD_JPEG, _JPEG, _PACKBITS = 1, 6, 7, 32773
 # None, three kinds of fax, LZW, two of JPEG, two numbers for Deflate, PackBits, LZMA, Zstandard.
-_TIFF_COMPRESSIONS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 32773, 32946, 34925, 50000})
-_UNCOMPRESSED, _OLD_JPEG, _JPEG = 1, 6, 7
+_TIFF_COMPRESSIONS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 8, _PACKBITS, 32946, 34925, 50000})
 _YCBCR: Final = 6
 _SEPARATE_PLANES: Final = 2
 _GREY_BITS: Final = frozenset({1, 2, 4, 8, 12, 16})
@@ -81,11 +81,10 @@ class TiffHeader(Header):
     fields: Mapping[int, tuple[int, ...]] = field(repr=False)
 
     @property
-    def is_subsampled(self) -> bool:
-        """Whether it is uncompressed YCbCr, whose colours are shared by several pixels."""
-        raw = self.fields.get(_COMPRESSION, (_UNCOMPRESSED,))[0] == _UNCOMPRESSED
-        ycbcr = self.fields.get(_PHOTOMETRIC, (0,))[0] == _YCBCR
-        return raw and ycbcr and _subsampling(self.fields) != (1, 1)
+    def is_strange(self) -> bool:
+        """Whether samples lie in planes or are YCbCr, which Pillow reads wrongly by itself."""
+        planes = self.fields.get(_PLANES, (1,))[0] == _SEPARATE_PLANES
+        return planes or self.fields.get(_PHOTOMETRIC, (0,))[0] == _YCBCR
 
     def check_data(self, data: bytes) -> None:
         """Raise PhotographError 422 where a strip or tile cannot be whole."""
@@ -195,6 +194,13 @@ def _header(fields: _Fields, order: str) -> TiffHeader:
             415,
             f"The TIFF's compression {compression} is not accepted; accepted are none, LZW, "
             "Deflate, JPEG, PackBits, fax, LZMA and Zstandard.",
+        )
+    if compression == _PACKBITS and fields.get(_PREDICTOR, (1,))[0] != 1:
+        # Some programs write differences then, and the decoder would take them for samples.
+        raise PhotographError(
+            415,
+            "The TIFF's PackBits compression has a predictor, which is not accepted; send it "
+            "with LZW or Deflate.",
         )
     planes = fields.get(_PLANES, (1,))[0] == _SEPARATE_PLANES
     if not _is_known_layout(samples, bits, planes=planes, order=order):

@@ -46,7 +46,7 @@ def frame(
     radius: float = 900,
     *,
     level: float = 1.0,
-    background: float = 0.0,
+    background: float | np.ndarray = 0.0,
     noise: float = 2.0,
     change: Callable[[np.ndarray], None] | None = None,
 ) -> np.ndarray:
@@ -327,6 +327,81 @@ def test_a_frame_of_one_colour_around_a_photograph_changes_nothing(
     assert circle.y_px == pytest.approx(alone.y_px + pads[1], abs=2.0)
     assert circle.radius_px == pytest.approx(alone.radius_px, rel=0.01)
     assert judge(np.asarray(framed)).gradable
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (230, 225, 215), (240, 240, 255)])
+@pytest.mark.parametrize("place", [(620, 700, 950), (1972, 1244, 1000), (700, 1244, 930)])
+def test_a_disc_over_a_corner_of_a_bright_page_is_found(
+    place: tuple[float, float, float], background: tuple[int, int, int]
+) -> None:
+    x, y, radius = place
+    picture = frame(x, y, radius, background=np.array(background, np.float32))
+    circle = find_circle(picture)
+    assert circle.found
+    assert math.hypot(circle.x_px - x, circle.y_px - y) <= 1.0
+    assert circle.radius_px == pytest.approx(radius, rel=0.005)
+    assert judge(picture).gradable
+
+
+def test_retina_in_all_corners_is_no_background_however_bright() -> None:
+    # A shadow with a round edge, as a finger or a lid casts it.
+    cropped = frame()[372:1572, 696:1896].astype(np.float32)
+    rows, columns = np.mgrid[0:1200, 0:1200]
+    cropped[np.hypot(rows - 600, columns - 600) < 300] *= 0.4
+    assert not find_circle(cropped.astype(np.uint8)).found
+
+
+LINES = [
+    # Width, distance from the border, colour: each is drawn along all sides, one after the other.
+    [(2, 0, "white")],
+    [(6, 0, "white")],
+    [(14, 0, "grey")],
+    [(10, 5, "#0a64f0")],
+    [(40, 30, "white")],
+    [(24, 12, "white")],
+    [(50, 12, "grey")],
+    [(5, 0, "black"), (6, 5, "white")],
+    [(40, 0, "white"), (4, 40, "#303030"), (6, 60, "white")],
+]
+
+
+@pytest.mark.parametrize("lines", LINES, ids=str)
+@pytest.mark.parametrize("name", ["clean", "clipped top and bottom", "grey noisy background"])
+def test_lines_around_a_photograph_do_not_hide_its_disc(
+    name: str, lines: list[tuple[int, int, str]]
+) -> None:
+    (x, y, radius), options = CASES[name]
+    picture = Image.fromarray(frame(x, y, radius, **options))
+    draw = ImageDraw.Draw(picture)
+    for width, inset, colour in lines:
+        corners = (inset, inset, WIDTH - 1 - inset, HEIGHT - 1 - inset)
+        draw.rectangle(corners, outline=colour, width=width)
+    circle = find_circle(picture)
+    assert circle.found
+    assert math.hypot(circle.x_px - x, circle.y_px - y) <= 1.5
+    assert circle.radius_px == pytest.approx(radius, rel=0.005)
+    assert judge(np.asarray(picture)).gradable
+
+
+@pytest.mark.parametrize("sides", ["t", "l", "tb", "lr", "lb", "tlr", "tlb", "tlbr"])
+def test_lines_along_some_sides_do_not_hide_the_disc(sides: str) -> None:
+    picture = frame()
+    for side in sides:
+        rows = {"t": slice(0, 9), "b": slice(-9, None)}.get(side, slice(None))
+        columns = {"l": slice(0, 9), "r": slice(-9, None)}.get(side, slice(None))
+        picture[rows, columns] = 255
+    circle = find_circle(picture)
+    assert circle.arc_fraction > 0.9
+    assert math.hypot(circle.x_px - 1296, circle.y_px - 972) <= 1.0
+    assert circle.radius_px == pytest.approx(900, rel=0.005)
+
+
+def test_a_picture_of_lines_alone_is_no_photograph() -> None:
+    picture = Image.new("RGB", (900, 700), "white")
+    draw = ImageDraw.Draw(picture)
+    for inset in range(0, 340, 9):
+        draw.rectangle((inset, inset, 899 - inset, 699 - inset), outline="black", width=3)
+    assert "not_a_fundus_photograph" in judge(np.asarray(picture)).reasons
 
 
 def test_cropping_further_never_makes_a_photograph_gradable_again() -> None:

@@ -57,6 +57,25 @@ def test_one_plane_of_grey_is_as_no_plane(name: str, data: bytes, expected: np.n
     assert not TiffImagePlugin.READ_LIBTIFF
 
 
+@pytest.mark.parametrize("planes", [False, True])
+@pytest.mark.parametrize("samples", [np.uint8, np.uint16])
+@pytest.mark.parametrize("meaning", [0, 2])
+def test_a_fourth_sample_is_read_in_planes_as_well(
+    planes: bool, samples: type[np.unsignedinteger], meaning: int
+) -> None:
+    full = np.full((*small().shape[:2], 1), 255, np.uint8)
+    pixels = np.concatenate([small(), full], axis=2)
+    stored = wide(pixels) if samples is np.uint16 else pixels
+    data = tiff(stored, planes=planes, changes={338: ("H", [meaning])})
+    assert np.array_equal(pixels_of(data), small())
+
+
+def test_uncompressed_ycbcr_is_as_light_as_compressed() -> None:
+    picture = Image.fromarray(small()).convert("YCbCr")
+    raw, packed = (encoded(picture, "TIFF", compression=kind) for kind in ("raw", "tiff_lzw"))
+    assert np.array_equal(pixels_of(raw), pixels_of(packed))
+
+
 def test_a_transparent_colour_of_sixteen_bits_is_black() -> None:
     picture = small()
     colour = picture[40, 40]
@@ -159,6 +178,7 @@ def bmp() -> bytes:
         (tiff(small(), changes={258: ("H", [12, 12, 12])}), "3 samples of 12 bits"),
         (tiff(wide(small()[:, :, :2])), "2 samples of 16 bits"),
         (tiff(small()[:, :, :2], planes=True), "2 samples of 8 bits in planes"),
+        (tiff(small(), changes={259: ("H", [32773]), 317: ("H", [2])}), "PackBits"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
