@@ -39,6 +39,7 @@ from inference_image.contract import (
     TITLES,
 )
 from inference_image.log import JsonLog
+from inference_image.overload import REQUEST_ID
 from inference_image.settings import Settings
 
 # nginx closes a connection to a worker before the worker does (`serve` keeps it 75 s), and a
@@ -159,6 +160,11 @@ http {{
     large_client_header_buffers 4 64k;
     keepalive_timeout {CALLER_KEEP_ALIVE_S}s;
     keepalive_requests 1000000;
+    # As the service has it: the caller's id where it is usable.
+    map $http_x_request_id $answer_id {{
+        default $request_id;
+        "~*^(?:{REQUEST_ID.pattern})$" $http_x_request_id;
+    }}
     upstream workers {{
         server unix:{folder}/{_SOCKET} max_fails=0;
         keepalive {connections // _KEPT_SHARE};
@@ -226,8 +232,7 @@ def _answer(status: int, detail: str, retry_after_s: float | None = None) -> str
         "status": status,
         "detail": detail,
     }
-    # As the service has it, with an id of nginx's own.
-    header = "add_header X-Request-Id $request_id always; "
+    header = "add_header X-Request-Id $answer_id always; "
     if retry_after_s is not None:
         record["retry_after_s"] = retry_after_s
         header += f"add_header Retry-After {math.ceil(retry_after_s)} always; "

@@ -8,6 +8,7 @@ Imports only the standard library itself, so that it costs little memory and for
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -21,6 +22,7 @@ from typing import Final
 from inference_image.board import Board
 from inference_image.contract import MEDIA_PROBLEM, PROBLEM_TITLES
 from inference_image.log import JsonLog
+from inference_image.overload import request_id
 from inference_image.stopping import (
     ACCEPT_WITHIN_S,
     EXIT_MODEL,
@@ -38,6 +40,7 @@ _POLL_S: Final = 0.05
 # One caller who is told to come back may take this long, and send this much.
 _TURN_AWAY_S: Final = 1.0
 _TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
+_ID: Final = re.compile(rb"\r\nx-request-id:([^\r\n]*)\r\n", re.IGNORECASE)
 # What a worker imports before it loads its model.
 _SERVICE_MODULES: Final = (
     "uvicorn",
@@ -48,8 +51,14 @@ _SERVICE_MODULES: Final = (
 )
 
 
-def _loading_answer() -> bytes:
-    """What callers get while no worker is ready, as the workers would say it."""
+def _loading_answer(request: bytes) -> bytes:
+    """What callers get while no worker is ready, as the workers would say it.
+
+    Of the request, which may not be there as a whole, its id is returned where it is usable.
+    """
+    end = request.find(b"\r\n\r\n")
+    named = _ID.search(request if end < 0 else request[: end + 2])
+    given = named[1].strip().decode("latin-1") if named else ""
     body = json.dumps(
         {
             "type": "about:blank",
@@ -61,12 +70,11 @@ def _loading_answer() -> bytes:
     )
     head = (
         f"HTTP/1.1 503 Service Unavailable\r\ncontent-type: {MEDIA_PROBLEM}\r\n"
-        f"retry-after: 1\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        f"retry-after: 1\r\nx-request-id: {request_id(given)}\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
-    return (head + body).encode("ascii")
-
-
-_LOADING: Final = _loading_answer()
+    # As to HEAD anybody answers.
+    return (head if request.startswith(b"HEAD ") else head + body).encode("ascii")
 
 
 class Supervisor:
@@ -173,8 +181,7 @@ class Supervisor:
         with contextlib.suppress(OSError):
             caller, _ = self._listener.accept()
             with contextlib.closing(caller):
-                read(caller)
-                caller.sendall(_LOADING)
+                caller.sendall(_loading_answer(read(caller)))
                 caller.shutdown(socket.SHUT_WR)
                 # Read what else was sent: closing before would reset the connection, and the
                 # caller might not see the answer.

@@ -135,10 +135,17 @@ def test_until_a_worker_is_ready_nginx_says_so_at_once() -> None:
         assert {invoke(served).status for _ in range(20)} == {200}
 
 
-@pytest.mark.parametrize("layout", ["lean", "full"])
+@pytest.mark.parametrize(("layout", "workers"), [("lean", "1"), ("lean", "2"), ("full", "1")])
 def test_while_the_model_loads_each_answer_is_as_the_document_says(
-    tmp_path: Path, layout: str
+    tmp_path: Path, layout: str, workers: str
 ) -> None:
+    # A worker itself, the process that waits for its workers, or nginx.
+    by_others = (layout, workers) != ("lean", "1")
+    environment = {
+        "DR_LAYOUT": layout,
+        "MODEL_SERVER_WORKERS": workers,
+        "DR_SERVING_MODE": "realtime",
+    }
     settings = Settings.from_environment({"DR_MODEL_DIR": str(TINY_MODEL)}, cpus=1)
     with running(InProcess(create_app(settings))) as transport:
         described = DescribedService(transport.request("GET", "/openapi.json").json())
@@ -149,18 +156,20 @@ def test_while_the_model_loads_each_answer_is_as_the_document_says(
     files["head.npz"]["size_bytes"] = 1 << 30
     package = copy_package(tmp_path / "package", {"files": files})
     os.truncate(package / "head.npz", 1 << 30)
-    with Served(package, environment={"DR_LAYOUT": layout}) as served:
+    with Served(package, environment=environment) as served:
         for method, path in [*asked, ("GET", "/nowhere"), ("PUT", "/ping")]:
-            reply = served.request(method, path, headers=JPEG if method == "POST" else {})
+            reply = served.request(method, path, headers={**JPEG, "x-ReQuest-ID": "5F" * 16})
+            if path == "/invocations":
+                assert reply.headers["x-request-id"] == "5F" * 16
             faults = described.faults(
                 method, path, status=reply.status, headers=reply.headers, body=reply.body
             )
             assert faults == []
-            if layout == "full" or path in ("/ping", "/invocations"):
+            if by_others or path in ("/ping", "/invocations"):
                 assert reply.status in (503, 405)
                 assert reply.status == 405 or reply.headers["retry-after"] == "1"
         assert served.end() == stopping.EXIT_MODEL
-    if layout == "full":
+    if by_others:
         assert {(method, path, 503) for method, path in asked} <= described.seen
 
 

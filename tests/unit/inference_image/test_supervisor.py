@@ -27,10 +27,33 @@ def settings(port: int = 0) -> Settings:
     return Settings.from_environment(environment, cpus=1)
 
 
-def test_the_answer_while_loading_is_complete_http() -> None:
-    head, _, body = supervisor._LOADING.partition(b"\r\n\r\n")
+ID = "5F" * 16
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [
+        (b"POST /invocations HTTP/1.1\r\nx-request-ID: \t%b \r\nHost: x\r\n\r\n", True),
+        (b"HEAD /ping HTTP/1.1\r\nHost: x\r\nX-Request-Id:%b\r\n\r\n", True),
+        (b"POST /invocations HTTP/1.1\r\nX-Request-Id: %b ", False),
+        (b"POST /invocations HTTP/1.1\r\n\r\n\r\nX-Request-Id: %b\r\n", False),
+        (b"POST /invocations HTTP/1.1\r\nX-Request-Id: Marta\r\n\r\n%b", False),
+        (b"\r\nX-Request-Id:" + b" " * 65_000 + b"\r\n\r\n%b", False),
+        (b"%b", False),
+    ],
+)
+def test_the_answer_while_loading_is_complete_http(sent: bytes, named: bool) -> None:
+    answer = supervisor._loading_answer(sent % ID.encode())
+    head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
-    assert f"content-length: {len(body)}".encode() in head
+    if sent.startswith(b"HEAD"):
+        assert body == b""
+    else:
+        assert f"content-length: {len(body)}".encode() in head
+    (said,) = [line for line in head.split(b"\r\n") if line.startswith(b"x-request-id: ")]
+    given = said.partition(b" ")[2].decode()
+    assert (given == ID) is named
+    assert len(given) == 32
 
 
 def supervising(listener: socket.socket) -> Supervisor:
