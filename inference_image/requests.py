@@ -68,7 +68,9 @@ _MOST_ACCEPT: Final = 1000
 _NAMED: Final = 2
 # A shorter text in JSON is no image.
 _SHORTEST_IMAGE_TEXT: Final = 64
-_DATA_URL: Final = re.compile(rb"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
+_DATA_URL: Final = re.compile(rb"data:([^,;]*+)((?:;[^,;]*+)*+),", re.IGNORECASE)
+# Its type and parameters; each of millions would take 160 bytes of the search's memory.
+_MOST_URL_BYTES: Final = 1024
 _MOST_PART_HEADER_BYTES: Final = 8192
 # Parts of a form that are no image: text fields, and files that nobody chose.
 _MOST_OTHER_PARTS: Final = 32
@@ -414,7 +416,7 @@ def _from_text(text: bytes) -> Photograph:
     text = text.lstrip(_BASE64_SPACE)
     if text[:5].lower() != b"data:":
         return Photograph(data=_from_base64(text), declared_type=None)
-    url = _DATA_URL.match(text)
+    url = _DATA_URL.match(text, 0, _MOST_URL_BYTES)
     if url is None or not url[2].lower().endswith(b";base64"):
         raise RefusedRequestError(
             400, "The data URL is not base64: send data:<type>;base64,<text>."

@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -287,6 +288,24 @@ def test_what_is_no_base64_is_refused(text: str) -> None:
 )
 def test_accept_names_the_form_of_the_answer(accept: str | None, csv: bool) -> None:
     assert wants_csv(accept) is csv
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-image"])
+@pytest.mark.parametrize("repeated", [b";", b"a;", b"a"])
+def test_a_data_url_of_endless_parameters_takes_no_more_than_its_bytes(
+    repeated: bytes, kind: str
+) -> None:
+    url = b"data:" + repeated * (1_000_000 // len(repeated))
+    body = url if kind == "application/x-image" else b'{"image": "%b"}' % url
+    tracemalloc.start()
+    try:
+        with pytest.raises(RefusedRequestError, match="data URL is not base64") as refusal:
+            extract(body, kind)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refusal.value.status == 400
+    assert peak_bytes < 6 * len(body)
 
 
 TEXT = base64.b64encode(IMAGE).decode()
