@@ -54,6 +54,9 @@ _TIMEOUT_MARGIN_S: Final = 5
 _LEAST_BODY_BYTES: Final = 100 * 1024 * 1024
 _BODY_FACTOR: Final = 4
 _CONNECTIONS: Final = 4096
+# Files that nginx has open beside them. Where files run out first, it lets no idle caller go and
+# tells the others nothing.
+_OTHER_FILES: Final = 64
 # Of them so many to the workers are kept. Under overload a kept one has a request refused for half
 # of what a new one costs the worker; each takes a place of a caller's.
 _KEPT_SHARE: Final = 4
@@ -134,12 +137,13 @@ def nginx_configuration(
     host, port = address[:2]
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     body_bytes = max(_LEAST_BODY_BYTES, _BODY_FACTOR * (settings.max_image_bytes * 4 // 3 + 65_536))
-    connections = min(_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    files, connections = _allowed_files()
     wait_s = timeout_s(settings)
     return f"""\
 {"user root;" if as_root else ""}
 daemon off;
 worker_processes 1;
+worker_rlimit_nofile {files};
 worker_shutdown_timeout {_DRAIN_S:.0f}s;
 pid {folder}/nginx.pid;
 error_log stderr warn;
@@ -177,6 +181,7 @@ http {{
         error_page 418 = @stopping;
         error_page 503 @loading;
         error_page 502 504 =503 @lost;
+        error_page 500 =503 @busy;
         error_page 413 @too_large;
         # Not a named location: a request that could not be read has no path to keep, without which
         # nginx answers 500.
@@ -209,6 +214,10 @@ http {{
             keepalive_timeout 0;
             {_answer(503, "The worker is gone; send it again.", 1.0)}
         }}
+        location @busy {{
+            keepalive_timeout 0;
+            {_answer(503, "All connections to the workers are busy; try again.", 1.0)}
+        }}
         location @too_large {{ {_answer(413, f"The body is larger than {body_bytes} bytes.")} }}
         location = {_MALFORMED} {{
             internal;
@@ -222,6 +231,14 @@ http {{
     }}
 }}
 """
+
+
+def _allowed_files() -> tuple[int, int]:
+    """Files that nginx may open, up to what the process may raise its limit to; connections."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = _CONNECTIONS + _OTHER_FILES
+    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    return files, files - min(_OTHER_FILES, files // 2)
 
 
 def _answer(status: int, detail: str, retry_after_s: float | None = None) -> str:

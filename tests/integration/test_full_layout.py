@@ -24,6 +24,7 @@ from tests.service_harness import (
     REPOSITORY,
     TINY_MODEL,
     InProcess,
+    Reply,
     Served,
     copy_package,
     drawn_jpeg,
@@ -466,6 +467,45 @@ def test_a_model_that_cannot_be_served_ends_everything(tmp_path: Path) -> None:
         (sentence,) = served.sentences()
     assert "the package is damaged" in sentence
     assert statuses[200] == 0
+
+
+FEW_FILES = ("sh", "-c", 'ulimit -n 160; exec "$@"', "sh")
+
+
+def test_many_connections_that_do_nothing_keep_nobody_out() -> None:
+    with running(full(prefix=FEW_FILES)) as served, contextlib.ExitStack() as crowd:
+        address = ("127.0.0.1", served.connect().port)
+        for _ in range(400):
+            crowd.enter_context(socket.create_connection(address, timeout=30))
+        assert served.request("GET", "/ping").status == 200
+        assert invoke(served).status == 200
+
+
+def test_where_all_connections_are_busy_others_are_told_to_come_back() -> None:
+    with running(full(prefix=FEW_FILES)) as served, contextlib.ExitStack() as crowd:
+        address = ("127.0.0.1", served.connect().port)
+
+        def ask() -> Reply | None:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return served.request("GET", "/ping", headers={"X-Request-Id": "5F" * 16})
+            return None
+
+        def call(sent: bytes) -> socket.socket:
+            caller = crowd.enter_context(socket.create_connection(address, timeout=30))
+            caller.sendall(sent)
+            return caller
+
+        half = [call(b"GET /ping HTTP/1.1\r\n") for _ in range(4)]
+        # A request takes two connections. Where none is left at all, nobody can be told anything.
+        while (reply := ask()) is None or reply.status == 200:
+            if reply is None:
+                half.pop().close()
+                wait_until(ask)
+            else:
+                call(b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        assert (reply.status, reply.headers["content-type"]) == (503, "application/problem+json")
+        assert (reply.headers["retry-after"], reply.headers["x-request-id"]) == ("1", "5F" * 16)
+        assert "busy" in reply.json()["detail"]
 
 
 def unprivileged(*options: str) -> tuple[str, ...]:
