@@ -265,6 +265,8 @@ def extract(
 def _images(
     body: bytes, content_type: str, boundary: str | None, most: int
 ) -> list[Photograph | RefusedRequestError]:
+    if content_type in (MEDIA_JSON, MEDIA_MULTIPART):
+        _check_is_no_image(body, content_type)
     if content_type == MEDIA_JSON:
         return _from_json(body, most)
     if content_type == MEDIA_MULTIPART:
@@ -278,6 +280,18 @@ def _images(
             return [_from_text(body.removeprefix(_BYTE_ORDER_MARK))]
         return [Photograph(data=body, declared_type=None)]
     return [Photograph(data=body, declared_type=content_type)]
+
+
+def _check_is_no_image(body: bytes, content_type: str) -> None:
+    """Raise 415 where the body is not in an envelope, as its type says, but an image itself."""
+    start = body[:_FIRST_BYTES]
+    # JSON and a form begin with one of these, as a rule, and no image does.
+    if not start.startswith((*_JSON_STARTS, b"--")) and _is_image(start):
+        raise RefusedRequestError(
+            415,
+            f"The request declares {content_type}, but the bytes are {sniff(start)}; send the true "
+            "type.",
+        )
 
 
 def boundary_of(content_type: str | None) -> str | None:
