@@ -2,13 +2,14 @@
 
 import io
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -107,9 +108,31 @@ def test_a_caller_who_sends_drop_by_drop_is_left_after_a_second() -> None:
         # It ends by itself only when the connection is closed on it.
         trickling = threading.Thread(target=trickle, daemon=True)
         trickling.start()
-        supervising(listener)._turn_away()
-        trickling.join(timeout=60)
-        assert not trickling.is_alive()
+        turning = supervising(listener)
+        give_up = time.monotonic() + 60
+        while trickling.is_alive():
+            turning._turn_away(accepts=True)
+            assert time.monotonic() < give_up
+        assert turning._callers == {}
+
+
+def test_callers_who_send_nothing_keep_nobody_waiting() -> None:
+    with closing(listen(settings())) as listener, ExitStack() as callers:
+        address = listener.getsockname()
+        idle = [callers.enter_context(socket.create_connection(address)) for _ in range(20)]
+        asking = callers.enter_context(socket.create_connection(address, timeout=10))
+        asking.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        turning = supervising(listener)
+        while not select.select([asking], [], [], 0)[0]:
+            turning._turn_away(accepts=True)
+        # None of them had to be given up first.
+        assert len(turning._callers) >= len(idle)
+        assert asking.recv(1000).startswith(b"HTTP/1.1 503 ")
+        # Nor are they kept.
+        turning.turn_away_the_rest()
+        assert turning._callers == {}
+        for caller in idle:
+            assert caller.recv(1000) == b""
 
 
 def test_at_the_end_whoever_still_waits_is_told() -> None:
