@@ -8,6 +8,7 @@ Fields are numbers, digests, types and outcomes. Image bytes, file names and any
 picture's metadata says about a person never reach this module.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -138,8 +139,10 @@ class JsonLog:
                 _, writable, _ = select.select([], [target], [], patience_s)
                 if not writable:
                     return False
-                # Of a long line a pipe that does not block takes what it has room for.
-                left = left[os.write(target, left) :]
+                # Of a long line a pipe that does not block takes what it has room for, and nothing
+                # where another process has just filled it.
+                with contextlib.suppress(BlockingIOError):
+                    left = left[os.write(target, left) :]
             return True
         except (OSError, ValueError):
             # Closed, full or gone: the service goes on without its log.

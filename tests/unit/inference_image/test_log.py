@@ -62,6 +62,34 @@ def test_a_full_pipe_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
         assert first["number"] == 0
 
 
+def test_a_pipe_that_another_process_has_just_filled_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    write = os.write
+    filled = iter([True, False, False, True, True, False])
+
+    def quicker(target: int, data: bytes) -> int:
+        if target == writing and next(filled, False):
+            raise BlockingIOError
+        return write(target, data[:50_000])
+
+    with os.fdopen(reading, "rb") as reader, ThreadPoolExecutor(1) as beside:
+        with os.fdopen(writing, "w") as stdout:
+            monkeypatch.setattr(sys, "stdout", stdout)
+            monkeypatch.setattr(os, "write", quicker)
+            everything = beside.submit(reader.read)
+            log = JsonLog(level="info")
+            for number in range(2):
+                log.info("line", number=number, filling="x" * 100_000)
+        lines = [json.loads(line) for line in everything.result().splitlines()]
+    assert [(line["number"], len(line["filling"])) for line in lines] == [
+        (0, 100_000),
+        (1, 100_000),
+    ]
+    assert all("dropped" not in line for line in lines)
+
+
 def test_a_line_that_a_pipe_takes_in_pieces_stays_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who shares the pipe may have set it not to block."""
     reading, writing = os.pipe()
