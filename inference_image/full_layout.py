@@ -39,6 +39,7 @@ from inference_image.contract import (
     TITLES,
 )
 from inference_image.log import JsonLog
+from inference_image.overload import REQUEST_ID
 from inference_image.settings import Settings
 
 # nginx closes a connection to a worker before the worker does (`serve` keeps it 75 s), and a
@@ -53,6 +54,9 @@ _TIMEOUT_MARGIN_S: Final = 5
 _LEAST_BODY_BYTES: Final = 100 * 1024 * 1024
 _BODY_FACTOR: Final = 4
 _CONNECTIONS: Final = 4096
+# Files that nginx has open beside them. Where files run out first, it lets no idle caller go and
+# tells the others nothing.
+_OTHER_FILES: Final = 64
 # Of them so many to the workers are kept. Under overload a kept one has a request refused for half
 # of what a new one costs the worker; each takes a place of a caller's.
 _KEPT_SHARE: Final = 4
@@ -133,12 +137,13 @@ def nginx_configuration(
     host, port = address[:2]
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     body_bytes = max(_LEAST_BODY_BYTES, _BODY_FACTOR * (settings.max_image_bytes * 4 // 3 + 65_536))
-    connections = min(_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    files, connections = _allowed_files()
     wait_s = timeout_s(settings)
     return f"""\
 {"user root;" if as_root else ""}
 daemon off;
 worker_processes 1;
+worker_rlimit_nofile {files};
 worker_shutdown_timeout {_DRAIN_S:.0f}s;
 pid {folder}/nginx.pid;
 error_log stderr warn;
@@ -159,6 +164,11 @@ http {{
     large_client_header_buffers 4 64k;
     keepalive_timeout {CALLER_KEEP_ALIVE_S}s;
     keepalive_requests 1000000;
+    # As the service has it: the caller's id where it is usable.
+    map $http_x_request_id $answer_id {{
+        default $request_id;
+        "~*^(?:{REQUEST_ID.pattern})$" $http_x_request_id;
+    }}
     upstream workers {{
         server unix:{folder}/{_SOCKET} max_fails=0;
         keepalive {connections // _KEPT_SHARE};
@@ -171,6 +181,7 @@ http {{
         error_page 418 = @stopping;
         error_page 503 @loading;
         error_page 502 504 =503 @lost;
+        error_page 500 =503 @busy;
         error_page 413 @too_large;
         # Not a named location: a request that could not be read has no path to keep, without which
         # nginx answers 500.
@@ -203,6 +214,10 @@ http {{
             keepalive_timeout 0;
             {_answer(503, "The worker is gone; send it again.", 1.0)}
         }}
+        location @busy {{
+            keepalive_timeout 0;
+            {_answer(503, "All connections to the workers are busy; try again.", 1.0)}
+        }}
         location @too_large {{ {_answer(413, f"The body is larger than {body_bytes} bytes.")} }}
         location = {_MALFORMED} {{
             internal;
@@ -218,6 +233,14 @@ http {{
 """
 
 
+def _allowed_files() -> tuple[int, int]:
+    """Files that nginx may open, up to what the process may raise its limit to; connections."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = _CONNECTIONS + _OTHER_FILES
+    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    return files, files - min(_OTHER_FILES, files // 2)
+
+
 def _answer(status: int, detail: str, retry_after_s: float | None = None) -> str:
     """Directives that answer with a problem, as the service would say it."""
     record: dict[str, Any] = {
@@ -226,8 +249,7 @@ def _answer(status: int, detail: str, retry_after_s: float | None = None) -> str
         "status": status,
         "detail": detail,
     }
-    # As the service has it, with an id of nginx's own.
-    header = "add_header X-Request-Id $request_id always; "
+    header = "add_header X-Request-Id $answer_id always; "
     if retry_after_s is not None:
         record["retry_after_s"] = retry_after_s
         header += f"add_header Retry-After {math.ceil(retry_after_s)} always; "

@@ -26,7 +26,8 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from inference_image.contract import INVOCATIONS_PATH, MEDIA_PROBLEM
-from inference_image.invocation import CLOSING
+from inference_image.invocation import CLOSING, REQUEST_ID_NAME
+from inference_image.overload import request_id
 from inference_image.problems import problem_text
 
 # From connecting to the end of a request's header.
@@ -204,13 +205,14 @@ class Protocol(HttpToolsProtocol):
         self._refused = detail
         raise ValueError(detail)
 
-    def _end_with(self, status: bytes, body: bytes) -> None:
+    def _end_with(self, status: bytes, body: bytes, more: bytes = b"") -> None:
         added = b"".join(
             name + b": " + value + b"\r\n" for name, value in self.server_state.default_headers
         )
         self.transport.write(
             b"HTTP/1.1 %b\r\n" % status
             + added
+            + more
             + f"content-type: {MEDIA_PROBLEM}\r\ncontent-length: {len(body)}\r\n".encode()
             + b"connection: close\r\n\r\n"
             + body
@@ -383,7 +385,12 @@ class Protocol(HttpToolsProtocol):
             return
         detail = f"{self.most} connections are busy, which is the limit; try again."
         body = problem_text(503, detail, retry_after_s=1.0).encode()
-        self._end_with(b"503 Service Unavailable", body)
+        self._end_with(
+            b"503 Service Unavailable",
+            body,
+            # What it asks for is not known yet.
+            b"retry-after: 1\r\n%b: %b\r\n" % (REQUEST_ID_NAME, request_id("").encode("ascii")),
+        )
 
     def _turns_away(self, data: bytes) -> bool:
         """Whether this was a request that found the queue full, and is answered."""

@@ -62,6 +62,8 @@ _UNITS: Final = {
     "bytes": "Bytes",
 }
 _TURNED_AWAY: Final = frozenset({429, 503})
+# Outcomes of single images: the network gave no numbers, or there was no time left.
+_FAULTS: Final = ("error", "refused 5")
 
 
 class Metrics:
@@ -228,14 +230,21 @@ def embedded(fields: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         fields: of the line; `model`, `status` and `outcome` must be there.
     """
-    flags = {
-        "answered": int(fields["status"] == 200),
-        "turned_away": int(fields["status"] in _TURNED_AWAY),
-        "faults": int(fields["status"] >= 500 and fields["status"] not in _TURNED_AWAY),
-        "ungradable": int(fields["outcome"] == "ungradable"),
+    status = fields["status"]
+    outcomes = fields.get("outcomes", (fields["outcome"],))
+    if status >= 500:
+        faults = int(status not in _TURNED_AWAY)
+    else:
+        # Of several images, and under Batch Transform, the status does not show such an image.
+        faults = sum(outcome.startswith(_FAULTS) for outcome in outcomes)
+    counts = {
+        "answered": int(status == 200),
+        "turned_away": int(status in _TURNED_AWAY),
+        "faults": faults,
+        "ungradable": outcomes.count("ungradable"),
     }
     units = {name: unit for name, unit in _UNITS.items() if name in fields}
-    return {**flags, "_aws": _directions(units | dict.fromkeys(flags, "Count"))}
+    return {**counts, "_aws": _directions(units | dict.fromkeys(counts, "Count"))}
 
 
 def embedded_refusals(count: int) -> dict[str, Any]:

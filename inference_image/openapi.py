@@ -114,10 +114,10 @@ _CLOSED: Final[dict[str, Any]] = {
         "schema": {"type": "string"},
     }
 }
-# The full layout's proxy answers while no worker can, and adds an id of its own.
+# nginx, and the process that waits for its workers, add an id to all that they answer themselves.
 _PROXY_ID: Final[dict[str, Any]] = {
     "X-Request-Id": {
-        "description": "Of the proxy in front of the workers, where it is the proxy that answers.",
+        "description": "Where it is not a worker that answers: none is ready.",
         "schema": {"type": "string"},
     }
 }

@@ -24,10 +24,13 @@ _END: Final = b"\r\n\r\n"
 _LONGEST_HEAD: Final = 8192
 _LENGTH, _CONNECTION, _ID = b"content-length", b"connection", b"x-request-id"
 _UNUSUAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+# Of a list such as "TE, close" the parser finds out what it means.
+_CLOSE: Final = b"close"
+_CONNECTIONS: Final = frozenset({b"", _CLOSE, b"keep-alive"})
 _FIELDS: Final = frozenset({_LENGTH, _CONNECTION, _ID, *_UNUSUAL})
 # A UUID, or 16 to 32 random bytes as hexadecimal text. Anything shorter may be a number that
 # stands for a person, and the id is logged.
-_REQUEST_ID: Final = re.compile(
+REQUEST_ID: Final = re.compile(
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32,64}", re.ASCII | re.IGNORECASE
 )
 _ID_BYTES: Final = 16
@@ -47,7 +50,7 @@ class Head(NamedTuple):
 
 def request_id(given: str) -> str:
     """The caller's id where it is one that stands for nothing else, else a new one."""
-    return given if given and _REQUEST_ID.fullmatch(given) else _new_id()
+    return given if given and REQUEST_ID.fullmatch(given) else _new_id()
 
 
 def _new_id() -> str:
@@ -85,6 +88,9 @@ def read_head(data: bytes, *, most_bytes: int) -> Head | None:
             if name in _UNUSUAL or name in fields:
                 return None
             fields[name] = value.strip(b" \t")
+    connection = fields.get(_CONNECTION, b"").lower()
+    if connection not in _CONNECTIONS:
+        return None
     length = fields.get(_LENGTH, b"")
     if not length.isdigit() or len(length) > 18 or int(length) > most_bytes:
         return None
@@ -94,7 +100,7 @@ def read_head(data: bytes, *, most_bytes: int) -> Head | None:
         return None
     return Head(
         body_left=left,
-        closes=fields.get(_CONNECTION, b"").lower() == b"close",
+        closes=connection == _CLOSE,
         request_id=request_id(fields.get(_ID, b"").decode("latin-1")),
     )
 

@@ -9,7 +9,6 @@ the others are answered.
 """
 
 import base64
-import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -60,8 +59,8 @@ _MORE_JSON_AROUND: Final = 32
 _MORE_JSON_TEXTS: Final = 6
 _JSON_SPACE: Final = b" \t\n\r"
 _BASE64_SPACE: Final = b" \t\n\v\f\r"
-# How base64 of a JPEG, PNG, TIFF and WebP begins: some clients send that under an opaque type.
-_BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo", b"SUkq", b"TU0A", b"UklGR")
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_JSON_STARTS: Final = (b"{", b"[", b'"')
 # RFC 2046 allows 70 characters; a part's headers take some hundred bytes.
 _LONGEST_BOUNDARY: Final = 70
 # Beyond that an Accept is read no further.
@@ -69,7 +68,9 @@ _MOST_ACCEPT: Final = 1000
 _NAMED: Final = 2
 # A shorter text in JSON is no image.
 _SHORTEST_IMAGE_TEXT: Final = 64
-_DATA_URL: Final = re.compile(rb"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
+_DATA_URL: Final = re.compile(rb"data:([^,;]*+)((?:;[^,;]*+)*+),", re.IGNORECASE)
+# Its type and parameters; each of millions would take 160 bytes of the search's memory.
+_MOST_URL_BYTES: Final = 1024
 _MOST_PART_HEADER_BYTES: Final = 8192
 # Parts of a form that are no image: text fields, and files that nobody chose.
 _MOST_OTHER_PARTS: Final = 32
@@ -178,7 +179,10 @@ def parse_attributes(header: str | None) -> Options:
             raise RefusedRequestError(
                 400, f"The value of {name} has {len(value)} characters; {_MOST_ECHOED} may be sent."
             )
-        values[name] = value
+        if values.setdefault(name, value) != value:
+            raise RefusedRequestError(
+                400, f"{name} is sent twice, as {values[name]!r} and {value!r}; send one of them."
+            )
     explain = values.get(EXPLAIN_ATTRIBUTE)
     for name in (EXPLAIN_FORMAT_ATTRIBUTE, EXPLAIN_SIDE_ATTRIBUTE):
         if name in values and explain is None:
@@ -261,19 +265,33 @@ def extract(
 def _images(
     body: bytes, content_type: str, boundary: str | None, most: int
 ) -> list[Photograph | RefusedRequestError]:
+    if content_type in (MEDIA_JSON, MEDIA_MULTIPART):
+        _check_is_no_image(body, content_type)
     if content_type == MEDIA_JSON:
         return _from_json(body, most)
     if content_type == MEDIA_MULTIPART:
         return _from_multipart(body, boundary, most)
     if content_type in MEDIA_OPAQUE:
-        # Seen in the field: JSON or bare base64 under application/x-image.
-        start = body[:16].lstrip()
-        if start.startswith((b"{", b'"')):
+        # Seen in the field: JSON, bare base64 or a data: URL under application/x-image.
+        start = body[:_FIRST_BYTES].removeprefix(_BYTE_ORDER_MARK).lstrip()
+        if start.startswith(_JSON_STARTS):
             return _from_json(body, most)
-        if start.startswith(_BASE64_STARTS):
-            return [_from_text(body)]
+        if start[:5].lower() == b"data:" or _is_base64_of_an_image(start):
+            return [_from_text(body.removeprefix(_BYTE_ORDER_MARK))]
         return [Photograph(data=body, declared_type=None)]
     return [Photograph(data=body, declared_type=content_type)]
+
+
+def _check_is_no_image(body: bytes, content_type: str) -> None:
+    """Raise 415 where the body is not in an envelope, as its type says, but an image itself."""
+    start = body[:_FIRST_BYTES]
+    # JSON and a form begin with one of these, as a rule, and no image does.
+    if not start.startswith((*_JSON_STARTS, b"--")) and _is_image(start):
+        raise RefusedRequestError(
+            415,
+            f"The request declares {content_type}, but the bytes are {sniff(start)}; send the true "
+            "type.",
+        )
 
 
 def boundary_of(content_type: str | None) -> str | None:
@@ -300,7 +318,9 @@ def _from_json(body: bytes, most: int) -> list[Photograph | RefusedRequestError]
         raise _not_json()
     _check_size_around(body, most)
     try:
-        document = json.loads(body.decode("utf-8-sig"))
+        document = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_object)
+    except RefusedRequestError:
+        raise
     except (ValueError, RecursionError):
         raise _not_json() from None
     values = _find_images(document)
@@ -312,6 +332,20 @@ def _from_json(body: bytes, most: int) -> list[Photograph | RefusedRequestError]
             found.append(_from_text(_text_of(value).encode("ascii", "replace")))
         except RefusedRequestError as refused:
             found.append(refused)
+    return found
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of the JSON; of a name that stands twice Python would keep the last in silence."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RefusedRequestError(
+            400,
+            f"The JSON has {twice[:_MOST_ECHOED]!r} twice in one object; several images are sent "
+            'as {"instances": [{"b64": "<base64>"}, …]}.',
+        )
     return found
 
 
@@ -396,7 +430,7 @@ def _from_text(text: bytes) -> Photograph:
     text = text.lstrip(_BASE64_SPACE)
     if text[:5].lower() != b"data:":
         return Photograph(data=_from_base64(text), declared_type=None)
-    url = _DATA_URL.match(text)
+    url = _DATA_URL.match(text, 0, _MOST_URL_BYTES)
     if url is None or not url[2].lower().endswith(b";base64"):
         raise RefusedRequestError(
             400, "The data URL is not base64: send data:<type>;base64,<text>."
@@ -413,7 +447,9 @@ def _from_base64(text: bytes) -> bytes:
     try:
         return base64.b64decode(text.translate(None, _BASE64_SPACE), validate=True)
     except ValueError:
-        raise RefusedRequestError(400, "The image is not valid base64.") from None
+        raise RefusedRequestError(
+            400, "The image is not valid base64: A-Z a-z 0-9 + / and = at the end."
+        ) from None
 
 
 def _from_multipart(
@@ -453,13 +489,23 @@ def _from_multipart(
 def _is_like_an_image(data: bytes) -> bool:
     """Whether a field begins as an image does, or as one in base64 or in a `data:` URL."""
     text = data[:_FIRST_BYTES].strip()
-    if text[:11].lower() == b"data:image/":
+    if text[:11].lower() == b"data:image/" or _is_image(data):
         return True
-    begins = [data]
-    with contextlib.suppress(ValueError):
-        text = text.translate(None, _BASE64_SPACE)
-        begins.append(base64.b64decode(text[: len(text) // 4 * 4], validate=True))
-    return any((sniff(one) or "").startswith(_IMAGE_TYPES) for one in begins)
+    url = _DATA_URL.match(text)
+    return _is_base64_of_an_image(text[url.end() :] if url else text)
+
+
+def _is_image(data: bytes) -> bool:
+    return (sniff(data) or "").startswith(_IMAGE_TYPES)
+
+
+def _is_base64_of_an_image(start: bytes) -> bool:
+    """Whether the first bytes of a text are those of an image in base64."""
+    text = start.translate(None, _BASE64_SPACE)
+    try:
+        return _is_image(base64.b64decode(text[: len(text) // 4 * 4], validate=True))
+    except ValueError:
+        return False
 
 
 def _from_part(part: bytes) -> Photograph | RefusedRequestError | None:

@@ -32,6 +32,7 @@ from inference_image.metrics import Metrics
 from inference_image.own_process import process_start_s
 from inference_image.settings import Settings, SettingsError
 from inference_image.sizing import fitting_workers
+from inference_image.spare_memory import keep_one_heap
 from inference_image.stopping import EXIT_SETTINGS, end_now, fail
 from inference_image.supervisor import Supervisor
 from inference_image.worker import Common, run_worker
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError):
         # What Python raises for a name that cannot be encoded, by version.
         return fail(EXIT_SETTINGS, f"{ENV_BIND_HOST} is not an address: {settings.bind_host!a}")
+    keep_one_heap()
     start_id = uuid.uuid4().hex
     log = JsonLog(level=settings.log_level, context={"start_id": start_id})
     log.info(

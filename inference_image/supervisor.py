@@ -8,12 +8,14 @@ Imports only the standard library itself, so that it costs little memory and for
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from types import FrameType
 from typing import Final
@@ -21,6 +23,7 @@ from typing import Final
 from inference_image.board import Board
 from inference_image.contract import MEDIA_PROBLEM, PROBLEM_TITLES
 from inference_image.log import JsonLog
+from inference_image.overload import request_id
 from inference_image.stopping import (
     ACCEPT_WITHIN_S,
     EXIT_MODEL,
@@ -35,9 +38,13 @@ _KILL_AFTER_S: Final = 28
 _MAX_DEATHS: Final = 5
 _DEATHS_WITHIN_S: Final = 10.0
 _POLL_S: Final = 0.05
-# One caller who is told to come back may take this long, and send this much.
+# One caller who is told to come back may take this long, and send this much; and so many are told
+# at the same time.
 _TURN_AWAY_S: Final = 1.0
 _TURN_AWAY_BYTES: Final = 64 * 1024 * 1024
+_READ_BYTES: Final = 65_536
+_MOST_CALLERS: Final = 256
+_ID: Final = re.compile(rb"\r\nx-request-id:([^\r\n]*)\r\n", re.IGNORECASE)
 # What a worker imports before it loads its model.
 _SERVICE_MODULES: Final = (
     "uvicorn",
@@ -48,8 +55,14 @@ _SERVICE_MODULES: Final = (
 )
 
 
-def _loading_answer() -> bytes:
-    """What callers get while no worker is ready, as the workers would say it."""
+def _loading_answer(request: bytes) -> bytes:
+    """What callers get while no worker is ready, as the workers would say it.
+
+    Of the request, which may not be there as a whole, its id is returned where it is usable.
+    """
+    end = request.find(b"\r\n\r\n")
+    named = _ID.search(request if end < 0 else request[: end + 2])
+    given = named[1].strip().decode("latin-1") if named else ""
     body = json.dumps(
         {
             "type": "about:blank",
@@ -61,12 +74,36 @@ def _loading_answer() -> bytes:
     )
     head = (
         f"HTTP/1.1 503 Service Unavailable\r\ncontent-type: {MEDIA_PROBLEM}\r\n"
-        f"retry-after: 1\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        f"retry-after: 1\r\nx-request-id: {request_id(given)}\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
-    return (head + body).encode("ascii")
+    # As to HEAD anybody answers.
+    return (head if request.startswith(b"HEAD ") else head + body).encode("ascii")
 
 
-_LOADING: Final = _loading_answer()
+@dataclass
+class _Caller:
+    """One who is told to come back: until when, whether it has been, and what it may still send."""
+
+    give_up_s: float
+    answered: bool = False
+    left_bytes: int = _TURN_AWAY_BYTES
+
+
+def _step(caller: socket.socket, state: _Caller) -> None:
+    """Read what there is; answer its beginning, and pass over the rest.
+
+    Closing before all was read would reset the connection, and the caller might not see the answer.
+    """
+    data = b""
+    try:
+        data = caller.recv(_READ_BYTES)
+    finally:
+        state.left_bytes = state.left_bytes - len(data) if data else 0
+    if data and not state.answered:
+        state.answered = True
+        caller.sendall(_loading_answer(data))
+        caller.shutdown(socket.SHUT_WR)
 
 
 class Supervisor:
@@ -97,6 +134,8 @@ class Supervisor:
         self._stopping = False
         self._stopped_s = 0.0
         self._imported = False
+        # Who is being told to come back.
+        self._callers: dict[socket.socket, _Caller] = {}
 
     def run(self) -> int:
         """Returns when every worker has ended."""
@@ -133,13 +172,11 @@ class Supervisor:
 
     def _wait(self) -> tuple[int, int]:
         """The next worker to end. While none accepts, tells callers to come back."""
-        while self._stopping or not self._board.any_ready():
+        while self._stopping or self._callers or not self._board.any_ready():
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid:
                 return pid, status
-            readable, _, _ = select.select([self._listener], [], [], _POLL_S)
-            if readable and self._nobody_accepts():
-                self._turn_away()
+            self._turn_away(accepts=self._nobody_accepts())
         if not self._imported:
             self._imported = True
             _import_service()
@@ -159,30 +196,37 @@ class Supervisor:
     def turn_away_the_rest(self) -> None:
         """Tell whoever still waits in the kernel's queue to come back."""
         give_up = time.monotonic() + _TURN_AWAY_S
-        while time.monotonic() < give_up and select.select([self._listener], [], [], 0)[0]:
-            self._turn_away()
+        while time.monotonic() < give_up:
+            waits = bool(select.select([self._listener], [], [], 0)[0])
+            if not waits and not self._callers:
+                break
+            self._turn_away(accepts=waits)
+        for caller in list(self._callers):
+            self._callers.pop(caller)
+            caller.close()
 
-    def _turn_away(self) -> None:
-        give_up = time.monotonic() + _TURN_AWAY_S
-        left_bytes = _TURN_AWAY_BYTES
+    def _turn_away(self, *, accepts: bool) -> None:
+        """Take a caller, and one step with each that was taken: none of them keeps others waiting.
 
-        def read(caller: socket.socket) -> bytes:
-            caller.settimeout(max(0.001, give_up - time.monotonic()))
-            return caller.recv(65_536)
-
-        with contextlib.suppress(OSError):
-            caller, _ = self._listener.accept()
-            with contextlib.closing(caller):
-                read(caller)
-                caller.sendall(_LOADING)
-                caller.shutdown(socket.SHUT_WR)
-                # Read what else was sent: closing before would reset the connection, and the
-                # caller might not see the answer.
-                while left_bytes > 0 and time.monotonic() < give_up:
-                    more = read(caller)
-                    left_bytes -= len(more)
-                    if not more:
-                        break
+        Waits for a moment where there is nothing to do.
+        """
+        accepts = accepts and len(self._callers) < _MOST_CALLERS
+        watched = [self._listener, *self._callers] if accepts else [*self._callers]
+        readable, _, _ = select.select(watched, [], [], _POLL_S)
+        if self._listener in readable:
+            readable.remove(self._listener)
+            with contextlib.suppress(OSError):
+                caller, _ = self._listener.accept()
+                caller.setblocking(False)
+                self._callers[caller] = _Caller(give_up_s=time.monotonic() + _TURN_AWAY_S)
+        now = time.monotonic()
+        for caller, state in list(self._callers.items()):
+            if caller in readable:
+                with contextlib.suppress(OSError):
+                    _step(caller, state)
+            if state.left_bytes <= 0 or now >= state.give_up_s:
+                self._callers.pop(caller)
+                caller.close()
 
     def _start(self, slot: int) -> None:
         blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGALRM}
@@ -199,6 +243,8 @@ class Supervisor:
                     signal.signal(number, end_now)
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 os.close(self._lifeline[1])
+                for caller in self._callers:
+                    caller.close()
                 _end_with_parent(self._lifeline[0])
                 code = self._work(slot)
             except SystemExit as stop:

@@ -117,13 +117,15 @@ def _number(lowest: float, highest: float) -> _Read:
 
 def _auto(read: _Read) -> _Read:
     """As `read`; None for "auto"."""
-    return lambda name, text: None if text == "auto" else read(name, text)
+    return lambda name, text: None if text.lower() == "auto" else read(name, text)
 
 
 def _bounded(convert: Callable[[str], float], lowest: float, highest: float, kind: str) -> _Read:
     def read(name: str, text: str) -> float:
+        # Python reads digits of any script, and "1_0" as ten.
+        plain = text.isascii() and "_" not in text
         try:
-            value = convert(text)
+            value = convert(text if plain else "")
         except ValueError:
             raise SettingsError(f"{name} must be {kind}; it is {text!r}") from None
         if not lowest <= value <= highest:

@@ -332,6 +332,11 @@ def hostile_files() -> list[Body]:
         _named("DICOM, deflated data set of 100 MB", "application/dicom", _dicom_deflated()),
         _named("JSON of 5 million brackets", "application/json", b"[" * 5_000_000),
         _named("JSON of escapes", "application/json", b'{"image": "' + b"\\u0041" * 500_000),
+        _named(
+            "JSON of a data URL with 1 million parameters",
+            "application/json",
+            b'{"image": "data:' + b";" * 1_000_000 + b'"}',
+        ),
         _named("form of 100000 parts", f"multipart/form-data; boundary={_BOUNDARY}", _many_parts()),
     ]
 

@@ -24,6 +24,7 @@ from tests.service_harness import (
     REPOSITORY,
     TINY_MODEL,
     InProcess,
+    Reply,
     Served,
     copy_package,
     drawn_jpeg,
@@ -147,10 +148,17 @@ def test_until_a_worker_is_ready_nginx_says_so_at_once() -> None:
         assert {invoke(served).status for _ in range(20)} == {200}
 
 
-@pytest.mark.parametrize("layout", ["lean", "full"])
+@pytest.mark.parametrize(("layout", "workers"), [("lean", "1"), ("lean", "2"), ("full", "1")])
 def test_while_the_model_loads_each_answer_is_as_the_document_says(
-    tmp_path: Path, layout: str
+    tmp_path: Path, layout: str, workers: str
 ) -> None:
+    # A worker itself, the process that waits for its workers, or nginx.
+    by_others = (layout, workers) != ("lean", "1")
+    environment = {
+        "DR_LAYOUT": layout,
+        "MODEL_SERVER_WORKERS": workers,
+        "DR_SERVING_MODE": "realtime",
+    }
     settings = Settings.from_environment({"DR_MODEL_DIR": str(TINY_MODEL)}, cpus=1)
     with running(InProcess(create_app(settings))) as transport:
         described = DescribedService(transport.request("GET", "/openapi.json").json())
@@ -161,18 +169,20 @@ def test_while_the_model_loads_each_answer_is_as_the_document_says(
     files["head.npz"]["size_bytes"] = 1 << 30
     package = copy_package(tmp_path / "package", {"files": files})
     os.truncate(package / "head.npz", 1 << 30)
-    with Served(package, environment={"DR_LAYOUT": layout}) as served:
+    with Served(package, environment=environment) as served:
         for method, path in [*asked, ("GET", "/nowhere"), ("PUT", "/ping")]:
-            reply = served.request(method, path, headers=JPEG if method == "POST" else {})
+            reply = served.request(method, path, headers={**JPEG, "x-ReQuest-ID": "5F" * 16})
+            if path == "/invocations":
+                assert reply.headers["x-request-id"] == "5F" * 16
             faults = described.faults(
                 method, path, status=reply.status, headers=reply.headers, body=reply.body
             )
             assert faults == []
-            if layout == "full" or path in ("/ping", "/invocations"):
+            if by_others or path in ("/ping", "/invocations"):
                 assert reply.status in (503, 405)
                 assert reply.status == 405 or reply.headers["retry-after"] == "1"
         assert served.end() == stopping.EXIT_MODEL
-    if layout == "full":
+    if by_others:
         assert {(method, path, 503) for method, path in asked} <= described.seen
 
 
@@ -469,6 +479,45 @@ def test_a_model_that_cannot_be_served_ends_everything(tmp_path: Path) -> None:
         (sentence,) = served.sentences()
     assert "the package is damaged" in sentence
     assert statuses[200] == 0
+
+
+FEW_FILES = ("sh", "-c", 'ulimit -n 160; exec "$@"', "sh")
+
+
+def test_many_connections_that_do_nothing_keep_nobody_out() -> None:
+    with running(full(prefix=FEW_FILES)) as served, contextlib.ExitStack() as crowd:
+        address = ("127.0.0.1", served.connect().port)
+        for _ in range(400):
+            crowd.enter_context(socket.create_connection(address, timeout=30))
+        assert served.request("GET", "/ping").status == 200
+        assert invoke(served).status == 200
+
+
+def test_where_all_connections_are_busy_others_are_told_to_come_back() -> None:
+    with running(full(prefix=FEW_FILES)) as served, contextlib.ExitStack() as crowd:
+        address = ("127.0.0.1", served.connect().port)
+
+        def ask() -> Reply | None:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return served.request("GET", "/ping", headers={"X-Request-Id": "5F" * 16})
+            return None
+
+        def call(sent: bytes) -> socket.socket:
+            caller = crowd.enter_context(socket.create_connection(address, timeout=30))
+            caller.sendall(sent)
+            return caller
+
+        half = [call(b"GET /ping HTTP/1.1\r\n") for _ in range(4)]
+        # A request takes two connections. Where none is left at all, nobody can be told anything.
+        while (reply := ask()) is None or reply.status == 200:
+            if reply is None:
+                half.pop().close()
+                wait_until(ask)
+            else:
+                call(b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        assert (reply.status, reply.headers["content-type"]) == (503, "application/problem+json")
+        assert (reply.headers["retry-after"], reply.headers["x-request-id"]) == ("1", "5F" * 16)
+        assert "busy" in reply.json()["detail"]
 
 
 def unprivileged(*options: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -278,6 +279,30 @@ def test_under_load_every_request_is_answered_at_sigterm() -> None:
             caller.join()
     assert outcomes["200"] > 50
     assert set(outcomes) <= {"200", "503", "not accepted"}, outcomes
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_worker_is_as_small_again_after_a_large_body(workers: str) -> None:
+    environment = {"MODEL_SERVER_WORKERS": workers, "DR_SERVING_MODE": "realtime"}
+    large = b'{"image": "%b"}' % (b"A" * 30_000_000)
+
+    def resident_mib() -> float:
+        numbers = served.request("GET", "/metrics").body.decode()
+        found = re.findall(r'^dr_worker_resident_bytes{worker="\d+"} (\d+)$', numbers, re.MULTILINE)
+        assert len(found) == int(workers)
+        return sum(map(int, found)) / 2**20
+
+    with running(Served(TINY_MODEL, environment=environment)) as served:
+        wait_until(lambda: count(served, "ready") == int(workers))
+        for _ in range(8):
+            assert invoke(served).status == 200
+        before = resident_mib()
+        for _ in range(4):
+            reply = served.request(
+                "POST", "/invocations", large, {"Content-Type": "application/json"}
+            )
+            assert reply.status == 422
+        wait_until(lambda: resident_mib() < before + 10)
 
 
 def test_sigterm_while_it_starts_is_a_quick_and_quiet_end() -> None:

@@ -29,12 +29,17 @@ def seconds(text: str, directive: str) -> list[int]:
     return [int(number) for number in re.findall(rf"\b{directive} (\d+)s;", text)]
 
 
-@pytest.mark.parametrize(("files", "kept"), [(65_536, 1024), (1024, 256)])
+@pytest.mark.parametrize(
+    ("hard", "files", "kept"),
+    [(65_536, 4160, 1024), (-1, 4160, 1024), (1088, 1088, 256), (64, 64, 8)],
+)
 def test_a_quarter_of_the_connections_may_be_kept_ones_to_the_workers(
-    files: int, kept: int, monkeypatch: pytest.MonkeyPatch
+    hard: int, files: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(full_layout.resource, "getrlimit", lambda _: (files, files))
+    # What the limit is now does not matter: nginx raises it.
+    monkeypatch.setattr(full_layout.resource, "getrlimit", lambda _: (32, hard))
     text = configuration()
+    assert f"\nworker_rlimit_nofile {files};" in text
     assert f" worker_connections {4 * kept}; " in text
     assert f" keepalive {kept};" in text
 

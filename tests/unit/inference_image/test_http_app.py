@@ -759,6 +759,21 @@ def test_when_asked_each_request_is_a_cloudwatch_metric_at_any_level(level: str)
     assert [line["answered"] for line in lines] == [1, 0, 1]
 
 
+@pytest.mark.parametrize("batch", ["false", "true"])
+def test_in_cloudwatch_each_image_counts_of_which_the_status_says_nothing(batch: str) -> None:
+    no_numbers = Engine(logits=(0.0, float("nan"), 0.0, 0.0, 0.0), warm=(0.0,) * 5)
+    dark = b64(encoded(Image.new("RGB", (300, 300)), "PNG"))
+    body = json.dumps({"inputs": [b64(drawn_jpeg()), dark, dark, "AAAA"]}).encode()
+    asked = {"DR_METRICS": "emf", "SAGEMAKER_BATCH": batch}
+    with service(loader(no_numbers), **asked) as (transport, events, _):
+        for sent, kind in ((body, "application/json"), (drawn_jpeg(), "image/jpeg")):
+            transport.request("POST", "/invocations", sent, {"Content-Type": kind})
+    lines = [event for event in events if event["event"] == "request"]
+    assert [line["outcome"] for line in lines] == ["several", "error"]
+    assert [line["faults"] for line in lines] == [1, 1]
+    assert [line["ungradable"] for line in lines] == [2, 0]
+
+
 def test_without_being_asked_no_line_is_a_metric() -> None:
     with service(loader(Engine())) as (transport, events, _):
         send(transport)

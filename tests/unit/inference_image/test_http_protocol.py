@@ -298,6 +298,7 @@ def test_the_connection_without_a_request_for_longest_gives_way_to_a_new_one() -
     assert gone == b""
     assert late.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
     assert b"3 connections are busy" in late
+    assert b"\r\nretry-after: 1\r\nx-request-id: " in late
     assert [answer[:15] for answer in answered] == [b"HTTP/1.1 200 OK"] * 3
 
 

@@ -23,6 +23,13 @@ def test_what_is_still_to_come_of_a_plain_request_is_known(sent: int) -> None:
     )
 
 
+@pytest.mark.parametrize("said", ["", "keep-alive", "Keep-Alive "])
+def test_a_connection_that_is_kept_is_plain(said: str) -> None:
+    head = read_head(request("Content-Length: 3", f"Connection: {said}"), most_bytes=10)
+    assert head is not None
+    assert not head.closes
+
+
 def test_a_closing_connection_is_seen_and_a_strange_id_replaced() -> None:
     data = request("Connection: Close", "Content-Length: 0", "X-Request-Id: Marta")
     head = read_head(data, most_bytes=1)
@@ -55,6 +62,8 @@ def test_a_closing_connection_is_seen_and_a_strange_id_replaced() -> None:
         request("X-Odd: a\rb", "Content-Length: 3"),
         request("Content-Length : 3"),
         request("Content-Length: 3", "content-length: 3"),
+        request("Content-Length: 3", "Connection: TE, close"),
+        request("Content-Length: 3", "Connection: keep-alive, Close"),
     ],
 )
 def test_whatever_is_not_plain_goes_the_ordinary_way(data: bytes) -> None:

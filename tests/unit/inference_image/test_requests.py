@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from inference_image.requests import (
     Photograph,
     RefusedRequestError,
     extract,
+    parse_attributes,
     wants_csv,
 )
+from tests.photograph_files import dicom
 from tests.service_harness import drawn_pixels, encoded
 
 IMAGE = bytes(range(256)) * 40
@@ -28,6 +31,52 @@ def test_base64_in_lines_and_with_escaped_slashes_is_read(line: bytes) -> None:
     assert extract(document.encode(), "application/json") == [
         Photograph(data=IMAGE, declared_type=None)
     ]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        '{"image": "%s", "image": "AAAA"}',
+        '{"instances": [{"b64": "%s"}, {"b64": "%s", "b64": "AAAA"}]}',
+        '{"inputs": "%s", "note": 1, "note": 2}',
+    ],
+)
+def test_a_name_that_stands_twice_is_refused_and_no_image_lost(document: str) -> None:
+    text = base64.b64encode(IMAGE).decode()
+    with pytest.raises(RefusedRequestError, match="twice in one object") as refusal:
+        extract(document.replace("%s", text).encode(), "application/json", most=2)
+    assert refusal.value.status == 400
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("space", [b"", b"\r\n" + b" " * 40])
+@pytest.mark.parametrize("mode", ["JPEG", "PNG", "TIFF", "WEBP", "BMP", "DICOM"])
+def test_under_an_opaque_type_json_and_base64_are_read_as_such(
+    mode: str, space: bytes, mark: bytes
+) -> None:
+    pixels = drawn_pixels(size_px=128)
+    image = dicom(pixels) if mode == "DICOM" else encoded(Image.fromarray(pixels), mode)
+    text = base64.b64encode(image)
+    for body, count in (
+        (b'{"image": "%b"}' % text, 1),
+        (b'"%b"' % text, 1),
+        (b'["%b", {"b64": "%b"}]' % (text, text), 2),
+        (text, 1),
+        (base64.encodebytes(image), 1),
+        (b"data:;base64," + text, 1),
+    ):
+        found = extract(mark + space + body, "application/x-image", most=2)
+        assert found == [Photograph(data=image, declared_type=None)] * count
+    assert extract(image, "application/x-image") == [Photograph(data=image, declared_type=None)]
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_an_option_that_is_given_twice_must_say_the_same(separator: str) -> None:
+    same = separator.join(["operating_point=a", "explain=gradcam", "operating_point=a"])
+    assert parse_attributes(same).operating_point == "a"
+    with pytest.raises(RefusedRequestError, match="sent twice, as 'a' and 'b'") as refusal:
+        parse_attributes(f"operating_point=a{separator}operating_point=b")
+    assert refusal.value.status == 400
 
 
 @pytest.mark.parametrize("count", [2, 16])
@@ -149,13 +198,14 @@ def test_a_file_of_a_form_is_one_by_its_type_or_its_name(named: str) -> None:
     assert found.data == IMAGE
 
 
-@pytest.mark.parametrize("kind", ["", "\r\nContent-Type: text/plain"])
+@pytest.mark.parametrize("said", ["", "\r\nContent-Type: text/plain"])
 @pytest.mark.parametrize("mode", ["JPEG", "PNG", "TIFF", "WEBP", "BMP"])
-def test_an_image_in_a_field_without_a_file_name_keeps_its_place(mode: str, kind: str) -> None:
+def test_an_image_in_a_field_without_a_file_name_keeps_its_place(mode: str, said: str) -> None:
     image = encoded(Image.fromarray(drawn_pixels(size_px=128)), mode)
     text = base64.b64encode(image)
-    for data in (image, text, b"\r\n" + text, b"data:image/jpeg;base64," + text):
-        field = f"; name=b{kind}", data
+    urls = [b"data:%b;base64," % kind + text for kind in (b"image/jpeg", b"", b"application/x")]
+    for data in (image, text, b"\r\n" + text, *urls):
+        field = f"; name=b{said}", data
         for parts in ((FILE, field), (field, FILE)):
             found = extract(form(*parts), "multipart/form-data", boundary="x", most=2)
             assert len(found) == 2
@@ -238,6 +288,24 @@ def test_what_is_no_base64_is_refused(text: str) -> None:
 )
 def test_accept_names_the_form_of_the_answer(accept: str | None, csv: bool) -> None:
     assert wants_csv(accept) is csv
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-image"])
+@pytest.mark.parametrize("repeated", [b";", b"a;", b"a"])
+def test_a_data_url_of_endless_parameters_takes_no_more_than_its_bytes(
+    repeated: bytes, kind: str
+) -> None:
+    url = b"data:" + repeated * (1_000_000 // len(repeated))
+    body = url if kind == "application/x-image" else b'{"image": "%b"}' % url
+    tracemalloc.start()
+    try:
+        with pytest.raises(RefusedRequestError, match="data URL is not base64") as refusal:
+            extract(body, kind)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refusal.value.status == 400
+    assert peak_bytes < 6 * len(body)
 
 
 TEXT = base64.b64encode(IMAGE).decode()

@@ -93,6 +93,24 @@ def test_a_value_that_cannot_be_is_refused_by_name(name: str, value: str, fragme
     assert fragment in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("MODEL_SERVER_WORKERS", "1_0"),
+        ("MODEL_SERVER_WORKERS", "\u0663"),
+        ("MODEL_SERVER_TIMEOUT", "5_0"),
+        ("MODEL_SERVER_TIMEOUT", "\uff15"),
+    ],
+)
+def test_what_python_alone_takes_for_a_number_is_refused(name: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} must be a .*number; it is '{text}'"):
+        Settings.from_environment({name: text})
+
+
+def test_auto_may_be_written_as_other_words_may() -> None:
+    assert Settings.from_environment({"MODEL_SERVER_WORKERS": "AUTO"}, cpus=3).workers == 3
+
+
 def test_a_batch_is_given_the_time_and_the_room_that_its_platform_has() -> None:
     """A refusal fails the whole job; the platform waits for 600 s and sends at most 100 at once."""
     usual, batch = (

@@ -2,13 +2,14 @@
 
 import io
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -27,10 +28,33 @@ def settings(port: int = 0) -> Settings:
     return Settings.from_environment(environment, cpus=1)
 
 
-def test_the_answer_while_loading_is_complete_http() -> None:
-    head, _, body = supervisor._LOADING.partition(b"\r\n\r\n")
+ID = "5F" * 16
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [
+        (b"POST /invocations HTTP/1.1\r\nx-request-ID: \t%b \r\nHost: x\r\n\r\n", True),
+        (b"HEAD /ping HTTP/1.1\r\nHost: x\r\nX-Request-Id:%b\r\n\r\n", True),
+        (b"POST /invocations HTTP/1.1\r\nX-Request-Id: %b ", False),
+        (b"POST /invocations HTTP/1.1\r\n\r\n\r\nX-Request-Id: %b\r\n", False),
+        (b"POST /invocations HTTP/1.1\r\nX-Request-Id: Marta\r\n\r\n%b", False),
+        (b"\r\nX-Request-Id:" + b" " * 65_000 + b"\r\n\r\n%b", False),
+        (b"%b", False),
+    ],
+)
+def test_the_answer_while_loading_is_complete_http(sent: bytes, named: bool) -> None:
+    answer = supervisor._loading_answer(sent % ID.encode())
+    head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
-    assert f"content-length: {len(body)}".encode() in head
+    if sent.startswith(b"HEAD"):
+        assert body == b""
+    else:
+        assert f"content-length: {len(body)}".encode() in head
+    (said,) = [line for line in head.split(b"\r\n") if line.startswith(b"x-request-id: ")]
+    given = said.partition(b" ")[2].decode()
+    assert (given == ID) is named
+    assert len(given) == 32
 
 
 def supervising(listener: socket.socket) -> Supervisor:
@@ -84,9 +108,31 @@ def test_a_caller_who_sends_drop_by_drop_is_left_after_a_second() -> None:
         # It ends by itself only when the connection is closed on it.
         trickling = threading.Thread(target=trickle, daemon=True)
         trickling.start()
-        supervising(listener)._turn_away()
-        trickling.join(timeout=60)
-        assert not trickling.is_alive()
+        turning = supervising(listener)
+        give_up = time.monotonic() + 60
+        while trickling.is_alive():
+            turning._turn_away(accepts=True)
+            assert time.monotonic() < give_up
+        assert turning._callers == {}
+
+
+def test_callers_who_send_nothing_keep_nobody_waiting() -> None:
+    with closing(listen(settings())) as listener, ExitStack() as callers:
+        address = listener.getsockname()
+        idle = [callers.enter_context(socket.create_connection(address)) for _ in range(20)]
+        asking = callers.enter_context(socket.create_connection(address, timeout=10))
+        asking.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        turning = supervising(listener)
+        while not select.select([asking], [], [], 0)[0]:
+            turning._turn_away(accepts=True)
+        # None of them had to be given up first.
+        assert len(turning._callers) >= len(idle)
+        assert asking.recv(1000).startswith(b"HTTP/1.1 503 ")
+        # Nor are they kept.
+        turning.turn_away_the_rest()
+        assert turning._callers == {}
+        for caller in idle:
+            assert caller.recv(1000) == b""
 
 
 def test_at_the_end_whoever_still_waits_is_told() -> None:
