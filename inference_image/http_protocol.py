@@ -127,6 +127,8 @@ class Protocol(HttpToolsProtocol):
     _header_bytes = 0
     # Why the parser was stopped.
     _refused: str | None = None
+    # That is said once the requests before it are answered; what comes meanwhile is dropped.
+    _last_words: str | None = None
     # A message has begun to arrive; and its header is complete.
     _begun = False
     _in_message = False
@@ -166,6 +168,8 @@ class Protocol(HttpToolsProtocol):
             tell()
 
     def data_received(self, data: bytes) -> None:
+        if self._last_words is not None:
+            return
         if self._skipped_left:
             skipped = min(self._skipped_left, len(data))
             self._skipped_left -= skipped
@@ -195,6 +199,25 @@ class Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP gets a problem as well; the connection ends with it."""
         detail = self._refused or f"{msg.rstrip('.')}."
+        if self._waits_for_others():
+            self._last_words = detail
+            self._stop_waiting()
+            # Dropped as it comes: closed over something unread, a connection is reset, and answers
+            # may be lost.
+            self.flow.resume_reading()
+        else:
+            self._end_for(detail)
+
+    def _waits_for_others(self) -> bool:
+        """Whether what the parser stopped at came behind requests that are not answered yet."""
+        if self._in_message and self.pipeline:
+            # Its header was read, and its turn would come.
+            self.pipeline.popleft()
+            return True
+        answered = self.cycle is None or self.cycle.response_complete
+        return not (answered or self._in_message or len(self.pipeline) >= _MOST_AHEAD)
+
+    def _end_for(self, detail: str) -> None:
         self._end_with(b"400 Bad Request", problem_text(400, detail).encode())
 
     def _refuse(self, detail: str) -> NoReturn:
@@ -317,7 +340,7 @@ class Protocol(HttpToolsProtocol):
         if cycle.disconnected:
             return
         # Whoever has sent the next request already is answered here.
-        sent_ahead = self._begun or self._in_message or bool(self.pipeline)
+        sent_ahead = self._begun or self._in_message or bool(self.pipeline or self._last_words)
         closes = not cycle.keep_alive or (not sent_ahead and self.is_to_move())
         pairs = [*self.server_state.default_headers, *response.raw_headers]
         said = (b"connection", b"close") in pairs
@@ -341,6 +364,8 @@ class Protocol(HttpToolsProtocol):
                 if self._undecided is not None:
                     # Its body is still to come, and nothing else may ever come.
                     self._decide(*self._undecided)
+            elif self._last_words is not None:
+                self._end_for(self._last_words)
             else:
                 self._keep_from_now()
         if self.cycle.response_complete:

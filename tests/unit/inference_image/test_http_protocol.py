@@ -209,6 +209,38 @@ def test_who_sends_a_few_too_many_ahead_is_told_so() -> None:
 
 
 @pytest.mark.parametrize(
+    "broken",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nno number\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcd\r\n",
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("before", [1, 3])
+def test_requests_before_what_is_no_http_are_answered(
+    broken: bytes, whole: bool, before: int
+) -> None:
+    """Without it the first answer would be 400, about another request."""
+
+    async def ask() -> bytes:
+        may = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, may.set)
+        good = b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nPHOTO" * before
+        sent = [good + broken + LAST] if whole else [good, broken, LAST]
+        return await _answer_to(_Answers(may), sent, pause_s=0.01)
+
+    answers = asyncio.run(ask()).split(b"HTTP/1.1 ")[1:]
+    # With a length the body is read, and what follows it is no HTTP.
+    answered = before + (b"Content-Length: 3" in broken)
+    assert [answer[:3] for answer in answers] == [b"200"] * answered + [b"400"]
+    assert all(b"connection: close" not in answer for answer in answers[:-1])
+    assert b"connection: close" in answers[-1]
+
+
+@pytest.mark.parametrize(
     ("sent", "why"),
     [
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 140_000 + b"\r\n\r\n", b"its trailers are too long"),

@@ -516,6 +516,14 @@ def test_an_answer_may_ask_the_caller_to_connect_anew_unless_it_has_asked_again(
     assert len(others) == sent_ahead
 
 
+@pytest.mark.parametrize("ahead", [0, 50])
+def test_photographs_before_what_is_no_http_are_graded(ahead: int) -> None:
+    with made() as (app, _):
+        answer = told(app, 2 * post(PHOTOGRAPH) + b"GARBAGE\r\n\r\n", ahead=ahead)
+    answers = answer.split(b"HTTP/1.1 ")[1:]
+    assert [text[:3] for text in answers] == [b"200", b"200", b"400"]
+
+
 def test_a_body_that_comes_later_may_be_answered_so_as_well() -> None:
     request = post(PHOTOGRAPH)
     with made() as (app, _):
