@@ -1,5 +1,6 @@
 """The part of this package that a machine needs to run a training, as a tar archive."""
 
+import gzip
 import io
 import tarfile
 from pathlib import Path
@@ -22,10 +23,11 @@ def bundle() -> bytes:
     files = [_PACKAGE / name for name in FILES]
     files += sorted((_PACKAGE / "study" / "worker").glob("*.py"))
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for file in files:
             entry = tarfile.TarInfo(f"dr_training/{file.relative_to(_PACKAGE).as_posix()}")
             content = file.read_bytes()
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
-    return stream.getvalue()
+    # Without the time, which would make it another file each second.
+    return gzip.compress(stream.getvalue(), mtime=0)

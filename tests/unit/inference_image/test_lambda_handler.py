@@ -199,6 +199,7 @@ class SlowOnce:
         self._predictor = Predictor.load(TINY_MODEL, threads=1)
         self.spec = self._predictor.spec
         self.described = self._predictor.described
+        self.engine = self._predictor.engine
         self.second = None
         self._waits = [wait_s]
 
