@@ -40,8 +40,11 @@ from inference_image.resampling import thumbnail_of
 
 # A frame around a photograph may have another one within, or lines.
 _MOST_FRAMES: Final = 3
-# A disc of which less is seen is looked for within lines as well.
+# A disc of which less is seen is looked for within lines as well. What is found only there, or on
+# a page, shows so much: a line across the retina leaves half of an edge, and of a smaller circle.
 _CERTAIN_ARC: Final = 0.75
+# The least level of a page.
+_PALE: Final = 160
 # A disc that is smaller in the model's input shows no vessels.
 _MIN_VESSEL_PX: Final = 160
 
@@ -152,14 +155,17 @@ def find_circle(image: Image.Image | ByteArray) -> FundusCircle:
         picture = picture.convert("RGB")
     box: Box = (0, 0, *picture.size)
     circle, framed = _find_in(picture, box)
+    least_arc = 0.0
     for _ in range(_MOST_FRAMES):
         if framed is None and circle.arc_fraction < _CERTAIN_ARC:
             framed = inside_lines(picture, box, _factor((box[2] - box[0], box[3] - box[1])))
+            least_arc = _CERTAIN_ARC
         if framed is None:
             break
         box = framed
         inner, framed = _find_in(picture, box)
-        if inner.found and (not circle.found or inner.arc_fraction >= circle.arc_fraction):
+        least = circle.arc_fraction if circle.found else least_arc
+        if inner.found and inner.arc_fraction >= least:
             circle = inner
         if circle.arc_fraction >= _CERTAIN_ARC:
             break
@@ -172,13 +178,15 @@ def _find_on_white(picture: Image.Image) -> FundusCircle:
     factor = _factor(picture.size)
     thumbnail = thumbnail_of(picture, (0, 0, *picture.size), factor)
     pixels = np.asarray(thumbnail)
-    red, _, blue = max(pixels[[0, 0, -1, -1], [0, -1, 0, -1]].tolist(), key=max)
-    if red - blue > RED_BACKGROUND:
-        # That is retina: an edge found within it would be a shadow's.
+    page = max(pixels[[0, 0, -1, -1], [0, -1, 0, -1]].tolist(), key=max)
+    if min(page) < _PALE or page[0] - page[2] > RED_BACKGROUND:
+        # That is retina, or a line: an edge found so would be a shadow's, or anything's.
         return whole_frame(picture.size)
     negative = thumbnail.point([*range(255, -1, -1)] * 3)
     disc, _ = find_disc(negative, (0, 0, *negative.size), 1)
-    return _circle(disc, (0, 0), negative.size, factor) if disc else whole_frame(picture.size)
+    if disc is None or disc.arc < _CERTAIN_ARC:
+        return whole_frame(picture.size)
+    return _circle(disc, (0, 0), negative.size, factor)
 
 
 def _factor(size: tuple[int, int]) -> int:

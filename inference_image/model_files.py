@@ -80,6 +80,14 @@ def models_of_folder(folder: Path) -> dict[str, ModelFile]:
     """
     files, unseen = _files(folder)
     paths = [path.relative_to(folder).as_posix() for path in files]
+    # Links are not followed; what one of this name leads to is not known.
+    for here, _, names in os.walk(folder):
+        for link in (Path(here, name) for name in names if name.lower() == MODEL_JSON):
+            if link.is_symlink():
+                raise ModelPackageError(
+                    f"{link.relative_to(folder)} in {folder} is a link, which is not followed; put "
+                    f"{MODEL_JSON} itself at the root, or remove the link"
+                )
     for path in paths:
         if path != MODEL_JSON and _describes_a_package(folder / path):
             raise ModelPackageError(

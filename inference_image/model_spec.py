@@ -176,10 +176,22 @@ def has_model_json(package_dir: Path) -> bool:
     return True
 
 
+def _object(pairs: list[tuple[str, Any]], origin: str) -> dict[str, Any]:
+    """An object of the JSON; of a name that stands twice Python would keep the last in silence."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ModelPackageError(f"{origin}: {name[:40]!r} stands twice in one object")
+        found[name] = value
+    return found
+
+
 def parse_model_spec(data: bytes, *, origin: str = MODEL_JSON) -> ModelSpec:
     """Check the bytes of a `model.json`; `origin` names it in messages."""
     try:
-        document = json.loads(data)
+        document = json.loads(data, object_pairs_hook=lambda pairs: _object(pairs, origin))
+    except ModelPackageError:
+        raise
     except ValueError as error:
         # Also a whole number of more digits than Python reads.
         raise ModelPackageError(f"{origin} is not JSON: {error}") from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from inference_image.contract import (
     ENV_PLAIN_INPUT,
@@ -81,10 +82,19 @@ def describe(
             f"{model.path.name} takes images of any size, so {MODEL_JSON} must say input_size_px"
         )
     output, values = _score_output(facts, model.path.name)
+    has_order = _check_beside(facts, output, values)
     chosen = _range(facts, input_range)
     scale, offset = _SCALES[chosen]
     encoding = InputEncoding(scale=(scale,), offset=(offset,))
-    kind = _kind(opened, output, encoding, facts.input_size_px)
+    opened.bind({OUTPUT_LOGITS: output}, encoding=encoding)
+    rows = _answers(opened, facts.input_size_px)
+    falls = [row.tolist() == sorted(row, reverse=True) for row in rows if np.isfinite(row).all()]
+    if has_order and falls and all(falls):
+        raise ModelPackageError(
+            f"the values of the output {output!r} fall from the first to the last, whatever the "
+            "picture, as the best of a list do; the scores are expected in one order"
+        )
+    kind = _kind(output, rows)
     task = TASK_GRADE5 if values == len(GRADE_LABELS) else TASK_REFERABLE
     labels = GRADE_LABELS if task == TASK_GRADE5 else REFERABLE_LABELS
     order = _ORDERS[values]
@@ -132,6 +142,42 @@ def _score_output(facts: Facts, name: str) -> tuple[str, int]:
     return output, vectors[output]
 
 
+def _check_beside(facts: Facts, output: str, values: int) -> bool:
+    """Refuse scores beside which an output says that they mean something else than is assumed.
+
+    Returns:
+        Whether there is one that says what is assumed, as TensorFlow's estimators add it.
+    """
+    has_order = False
+    for other, count in sorted(facts.beside.items()):
+        if values == 1:
+            raise ModelPackageError(
+                f"the one value of {output!r} may be the confidence in what {other!r} says, and "
+                f"not in referable, so {MODEL_JSON} must name it; it has {facts.outputs_seen()}"
+            )
+        if count == values:
+            has_order = True
+            written = facts.written.get(other, ())
+            if not _is_our_order(written, values):
+                said = f"({', '.join(written)[:100]}) " if written else ""
+                raise ModelPackageError(
+                    f"the output {other!r} {said}names the {values} values of {output!r}, and not "
+                    f"as they are assumed to be ordered, so {MODEL_JSON} must say what they are; "
+                    f"it has {facts.outputs_seen()}"
+                )
+    return has_order
+
+
+def _is_our_order(written: tuple[str, ...], values: int) -> bool:
+    labels = GRADE_LABELS if values == len(GRADE_LABELS) else REFERABLE_LABELS
+    orders = (tuple(map(str, range(values))), tuple(map(_letters, labels)))
+    return written in orders[:1] or tuple(map(_letters, written)) in orders[1:]
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, text.casefold()))
+
+
 def _range(facts: Facts, wanted: str) -> str:
     whole = not facts.input_dtype.startswith(("float", "bfloat"))
     if facts.input_range is not None:
@@ -162,16 +208,19 @@ def _quantised_range(held: tuple[float, float], wanted: str) -> str:
     )
 
 
-def _kind(opened: OpenedModel, output: str, encoding: InputEncoding, size_px: int) -> str:
-    """Whether the output holds probabilities or logits, by the answers to three pictures."""
-    if output in (OUTPUT_LOGITS, OUTPUT_PROBABILITIES):
-        return output
-    opened.bind({OUTPUT_LOGITS: output}, encoding=encoding)
+def _answers(opened: OpenedModel, size_px: int) -> list[npt.NDArray[np.float64]]:
+    """The scores of three pictures."""
     noise = np.random.default_rng(0).integers(0, 256, (size_px, size_px, 3), np.uint8)
-    rows = [
+    return [
         opened.predict(pixels).logits
         for pixels in (noise, np.zeros_like(noise), np.full_like(noise, 255))
     ]
+
+
+def _kind(output: str, rows: list[npt.NDArray[np.float64]]) -> str:
+    """Whether the output holds probabilities or logits, by the answers to three pictures."""
+    if output in (OUTPUT_LOGITS, OUTPUT_PROBABILITIES):
+        return output
     rows = [row for row in rows if np.isfinite(row).all()]
     if not rows:
         raise ModelPackageError(

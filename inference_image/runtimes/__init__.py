@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from inference_image.contract import (
     ENV_PLAIN_INPUT,
+    GRADE_LABELS,
     RUNTIME_AUTO,
     RUNTIME_LITERT,
     RUNTIME_TENSORFLOW,
@@ -42,7 +43,7 @@ _WORDS: Final = {
 # Quantised probabilities add up to 1 within some steps of 1/256.
 _SUM_TOLERANCE: Final = 0.05
 DEFAULT_SIGNATURE: Final = "serving_default"
-# How the names of an output's type begin. Whole numbers beside others are a class, not scores.
+# How the names of an output's type begin.
 QUANTISED: Final = "quantised"
 _FLOATING: Final = ("float", "bfloat", QUANTISED)
 _NUMBERS: Final = (*_FLOATING, "int", "uint")
@@ -74,7 +75,9 @@ class Facts:
     `output_shapes` has each output's shape without the batch, -1 where it is not fixed;
     `output_types` the engine's names of their types, with `QUANTISED` in front where they are
     scaled (an output without is float32); `input_range` is the least and the greatest number
-    that a quantised or 8-bit input can hold, None where it holds all that a pixel may become.
+    that a quantised or 8-bit input can hold, None where it holds all that a pixel may become;
+    `written` is what an output of whole numbers or text said of a black picture, as text, where
+    the engine tells.
     """
 
     input_size_px: int | None
@@ -82,6 +85,7 @@ class Facts:
     output_shapes: Mapping[str, tuple[int, ...]]
     input_range: tuple[float, float] | None = None
     output_types: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def holds_numbers(self, output: str) -> bool:
         """Whether its values are numbers, and not text or truth values."""
@@ -98,15 +102,30 @@ class Facts:
     def vectors(self) -> dict[str, int]:
         """Outputs that could hold the scores, with how many: one number or one row of numbers.
 
-        Whole numbers count where there are no others: beside scores they are the class.
+        Whole numbers that nothing scales are none: they are a class, or an order of classes.
         """
-        numbers = [name for name in self.output_shapes if self.holds_numbers(name)]
-        rows = [name for name in numbers if len(self.output_shapes[name]) < 2]
-        # A network that ends in a convolution keeps the sides of 1 x 1.
-        rows = rows or [name for name in numbers if set(self.output_shapes[name][:-1]) == {1}]
-        floating = [name for name in rows if self._type(name).startswith(_FLOATING)]
-        shapes = {name: self.output_shapes[name] for name in floating or rows}
-        return {name: shape[-1] if shape else 1 for name, shape in shapes.items()}
+        rows = self._rows(floating=True)
+        if all(len(self.output_shapes[name]) > 1 for name in rows):
+            # A network that ends in a convolution keeps the sides of 1 x 1.
+            return rows
+        # So do pooled features, which have more values than there are grades.
+        return {
+            name: count
+            for name, count in rows.items()
+            if len(self.output_shapes[name]) < 2 or count <= len(GRADE_LABELS)
+        }
+
+    @property
+    def beside(self) -> dict[str, int]:
+        """Outputs that could say what the scores mean, a class or names, with how many values."""
+        return self._rows(floating=False)
+
+    def _rows(self, *, floating: bool) -> dict[str, int]:
+        return {
+            name: shape[-1] if shape else 1
+            for name, shape in self.output_shapes.items()
+            if set(shape[:-1]) <= {1} and self._type(name).startswith(_FLOATING) == floating
+        }
 
     def _type(self, output: str) -> str:
         return self.output_types.get(output, "float32")

@@ -35,6 +35,7 @@ _WHERE: Final = ("Graph execution error", "Detected at node", "<stack traces", "
 # Of the graphs of one SavedModel the one that is for serving has this tag alone.
 _SERVING_TAG: Final = "serve"
 _LEVELS: Final = 255
+_MOST_WRITTEN: Final = 32
 ENV_ONEDNN: Final = "TF_ENABLE_ONEDNN_OPTS"
 
 
@@ -78,6 +79,7 @@ class TensorFlowRuntime:
             input_dtype=spec.dtype.name,
             output_shapes={name: _shape(answer) for name, answer in answers.items()},
             output_types={name: answer.dtype.name for name, answer in answers.items()},
+            written={} if size_px is None else _written(answers),
         )
         self.engine: Mapping[str, str] = {
             "runtime": RUNTIME_TENSORFLOW,
@@ -194,6 +196,18 @@ class TensorFlowRuntime:
 def _shape(answer: Any) -> tuple[int, ...]:
     """Shape of an output or of its specification, without the batch."""
     return without_batch([None, None] if answer.shape.rank is None else answer.shape.as_list())
+
+
+def _written(answers: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Outputs of whole numbers and of text, as text: a few names, and no map."""
+    return {
+        name: tuple(
+            value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+            for value in answer.numpy().reshape(-1).tolist()
+        )
+        for name, answer in answers.items()
+        if not answer.dtype.is_floating and answer.shape.num_elements() <= _MOST_WRITTEN
+    }
 
 
 def _words(spec: Any) -> str:

@@ -160,7 +160,7 @@ def test_what_stands_beside_the_scores_is_not_taken_for_them(
         scores = mean_scores(module, images)
         count = tf.shape(scores)[0]
         more = {
-            "names": tf.tile(tf.constant([["a", "b", "c", "d", "e"]]), [count, 1]),
+            "names": tf.tile(tf.constant([["0", "1", "2", "3", "4"]]), [count, 1]),
             "class": tf.argmax(scores, -1),
             "good": tf.reduce_max(scores, -1) > 0,
         }
@@ -170,7 +170,12 @@ def test_what_stands_beside_the_scores_is_not_taken_for_them(
     assert Predictor.load(tmp_path, threads=THREADS).spec.outputs == {"logits": "scores"}
     (tmp_path / "lite").mkdir()
     (tmp_path / "lite" / "m.tflite").write_bytes(lite(folder))
-    assert Predictor.load(tmp_path / "lite", threads=1).spec.outputs == {"logits": "scores"}
+    if beside == "names":
+        # That engine does not tell what they are before an image is there.
+        with pytest.raises(ModelPackageError, match="'names' names the 5 values of 'scores'"):
+            Predictor.load(tmp_path / "lite", threads=1)
+    else:
+        assert Predictor.load(tmp_path / "lite", threads=1).spec.outputs == {"logits": "scores"}
     for runtime in (
         TensorFlowRuntime(folder, threads=THREADS),
         LiteRTRuntime(tmp_path / "lite" / "m.tflite", threads=1),
@@ -180,6 +185,63 @@ def test_what_stands_beside_the_scores_is_not_taken_for_them(
         if beside != "class":
             with pytest.raises(ModelPackageError, match=rf"{beside!r} of .* holds no numbers"):
                 runtime.bind({"logits": beside})
+
+
+GRADES = ["No_DR", "Mild", "Moderate", "Severe", "Proliferative DR"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (GRADES, None),
+        (["No DR", "Severe", "Mild", "Moderate", "Proliferative DR"], r"\(No DR, Severe, Mild, .*"),
+        ([1, 0, 2, 3, 4], r"\(1, 0, 2, 3, 4\) names the 5 values of"),
+        # The best first, as `top_k` answers: every eye would have no retinopathy.
+        (None, "fall from the first to the last|names the 5 values of"),
+    ],
+)
+def test_names_of_the_scores_in_another_order_are_not_passed_over(
+    tmp_path: Path, names: list[Any] | None, sentence: str | None, *, named: bool
+) -> None:
+    def answer(module: Module, images: Any) -> Any:
+        scores = mean_scores(module, images)
+        if names is None:
+            scores, order = tf.math.top_k(scores, k=5)
+        else:
+            order = tf.tile(tf.constant([names]), [tf.shape(scores)[0], 1])
+        return {"order": order, "logits" if named else "scores": scores}
+
+    saved(tmp_path / "1", Module(answer, image_spec()))
+    if sentence is None:
+        assert Predictor.load(tmp_path, threads=THREADS).spec.task == "grade5"
+    else:
+        with pytest.raises(ModelPackageError, match=sentence):
+            Predictor.load(tmp_path, threads=THREADS)
+
+
+@pytest.mark.parametrize("beside", ["class", "name", "good"])
+def test_the_confidence_in_a_class_is_not_taken_for_referable(tmp_path: Path, beside: str) -> None:
+    def answer(module: Module, images: Any) -> Any:
+        scores = tf.nn.softmax(mean_scores(module, images))
+        best = tf.argmax(scores, -1)
+        more = {"class": best, "name": tf.as_string(best), "good": best > 0}
+        return {beside: more[beside], "confidence": tf.reduce_max(scores, -1)}
+
+    folder = saved(tmp_path / "1", Module(answer, image_spec()))
+    (tmp_path / "lite").mkdir()
+    if beside != "name":
+        (tmp_path / "lite" / "m.tflite").write_bytes(lite(folder))
+    for model in [tmp_path, tmp_path / "lite"][: 1 + (beside != "name")]:
+        with pytest.raises(ModelPackageError, match=f"the confidence in what '{beside}.* says"):
+            Predictor.load(model, threads=THREADS)
+
+
+def test_a_class_alone_is_no_score(tmp_path: Path) -> None:
+    module = Module(lambda m, x: {"class": tf.argmax(mean_scores(m, x), -1)}, image_spec())
+    saved(tmp_path / "1", module)
+    with pytest.raises(ModelPackageError, match=r"0 outputs that could .* has class int64 \[\]"):
+        Predictor.load(tmp_path, threads=THREADS)
 
 
 @pytest.mark.parametrize("shape", [(-1, 1, 1, 5), (5,)])

@@ -396,6 +396,36 @@ def test_lines_along_some_sides_do_not_hide_the_disc(sides: str) -> None:
     assert circle.radius_px == pytest.approx(900, rel=0.005)
 
 
+@pytest.mark.parametrize(
+    ("place", "background", "line"),
+    [
+        # A line is no page: its negative would show the optic disc.
+        ((1293, 938, 1278), 0, (0, 2, (63, 44, 97))),
+        ((1234, 985, 1063), 0, (8, 4, (122, 32, 38))),
+        ((1248, 982, 1202), 20, (8, 4, (97, 111, 146))),
+        ((1399, 1002, 1294), 0, (1, 3, (56, 98, 39))),
+        # Lines across the retina, of which those on two sides are cut away.
+        ((1222, 913, 1255), 20, (3, 4, (29, 125, 117))),
+        ((1262, 944, 1011), 20, (4, 4, (11, 53, 127))),
+        ((1284, 901, 1264), 0, (8, 4, (23, 45, 107))),
+    ],
+)
+def test_lines_across_a_clipped_disc_make_no_smaller_one(
+    place: tuple[int, int, int], background: int, line: tuple[int, int, tuple[int, int, int]]
+) -> None:
+    x, y, radius = (value / 4 for value in place)
+    picture = Image.fromarray(frame(*place, background=background)[::4, ::4])
+    inset, width, colour = line
+    corners = (inset, inset, picture.width - 1 - inset, picture.height - 1 - inset)
+    ImageDraw.Draw(picture).rectangle(corners, outline=colour, width=width)
+    circle = find_circle(picture)
+    if circle.found:
+        assert math.hypot(circle.x_px - x, circle.y_px - y) <= 2.0
+        assert circle.radius_px == pytest.approx(radius, rel=0.02)
+    else:
+        assert "not_a_fundus_photograph" in judge(np.asarray(picture)).reasons
+
+
 def test_a_picture_of_lines_alone_is_no_photograph() -> None:
     picture = Image.new("RGB", (900, 700), "white")
     draw = ImageDraw.Draw(picture)

@@ -124,6 +124,14 @@ def test_a_model_is_found_in_a_package_as_well() -> None:
     assert set(models_of_folder(TINY_MODEL)) == {RUNTIME_LITERT}
 
 
+@pytest.mark.parametrize("name", ["model/model.json", "Model.json"])
+def test_a_link_that_may_be_the_description_is_not_passed_over(tmp_path: Path, name: str) -> None:
+    folder = touch(tmp_path, "1/saved_model.pb", "model/description.txt")
+    (folder / name).symlink_to(folder / "model" / "description.txt")
+    with pytest.raises(ModelPackageError, match=f"{name} in .* is a link, which is not followed"):
+        models_of_folder(folder)
+
+
 def test_somebody_elses_model_json_below_is_no_description(tmp_path: Path) -> None:
     folder = touch(tmp_path, "1/saved_model.pb")
     (folder / "1" / "assets.extra").mkdir()

@@ -143,6 +143,14 @@ def test_the_digest_is_that_of_model_json_and_names_the_key(tmp_path: Path) -> N
     assert spec.object_key == f"models/tiny/{spec.sha256}.tar.gz"
 
 
+@pytest.mark.parametrize(
+    "text", ['{"temperature": 1, "temperature": 2}', '{"input": {"scale": 1, "scale": 2}}']
+)
+def test_a_name_that_stands_twice_in_one_object_is_refused(text: str) -> None:
+    with pytest.raises(ModelPackageError, match=r"'(temperature|scale)' stands twice in one"):
+        parse_model_spec(text.encode())
+
+
 def test_packing_twice_gives_the_same_bytes_whatever_the_times_and_modes(tmp_path: Path) -> None:
     first = write_package(tmp_path / "a")
     second = write_package(tmp_path / "b")

@@ -2,11 +2,13 @@
 
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from inference_image import plain_model
+from inference_image.contract import GRADE_LABELS
 from inference_image.model_spec import InputEncoding, ModelPackageError
 from inference_image.runtimes import (
     Binding,
@@ -105,11 +107,14 @@ def facts(**outputs: tuple[str, tuple[int, ...]]) -> Facts:
         ({"scores": ("bfloat16", (5,)), "good": ("bool", ())}, {"scores": 5}),
         ({"scores": ("float16", (5,)), "class_id": ("int64", ())}, {"scores": 5}),
         ({"scores": ("quantised uint8", (5,)), "class_id": ("int32", (1,))}, {"scores": 5}),
-        # Whole numbers alone are the scores.
-        ({"scores": ("uint8", (5,)), "text": ("string", ())}, {"scores": 5}),
+        # A class, an order of classes, or scores of an unknown scale.
+        ({"class_id": ("int64", ())}, {}),
+        ({"order": ("int32", (5,)), "text": ("string", ())}, {}),
+        ({"scores": ("uint8", (5,))}, {}),
         # The end of a network that is all convolutions, unless there is a row.
         ({"scores": ("float32", (1, 1, 5)), "map": ("float32", (7, 7, 8))}, {"scores": 5}),
         ({"scores": ("float32", (5,)), "pooled": ("float32", (1, 1, 1024))}, {"scores": 5}),
+        ({"scores": ("float32", (1, 1, 5)), "x": ("float32", (2,))}, {"scores": 5, "x": 2}),
         ({"map": ("float32", (-1, -1, 8))}, {}),
         # Which of two, nobody knows.
         ({"a": ("float32", (5,)), "b": ("float32", (5,))}, {"a": 5, "b": 5}),
@@ -120,6 +125,36 @@ def test_which_outputs_could_hold_the_scores(
     outputs: dict[str, tuple[str, tuple[int, ...]]], rows: dict[str, int]
 ) -> None:
     assert facts(**outputs).vectors == rows
+
+
+@pytest.mark.parametrize(
+    ("beside", "written", "sentence"),
+    [
+        ("string", GRADE_LABELS, None),
+        ("string", ("no_dr", "mild", "moderate", "severe", "proliferative-dr"), None),
+        ("int64", ("0", "1", "2", "3", "4"), None),
+        (
+            "int64",
+            ("1", "2", "3", "4", "5"),
+            r"'beside' \(1, 2, 3, 4, 5\) names the 5 values of 'y'",
+        ),
+        ("string", GRADE_LABELS[::-1], "not as they are assumed to be ordered"),
+        ("string", (), "'beside' names the 5 values of 'y'"),
+    ],
+)
+def test_what_stands_beside_the_scores_must_say_what_is_assumed(
+    beside: str, written: tuple[str, ...], sentence: str | None
+) -> None:
+    found = facts(y=("float32", (5,)), beside=(beside, (5,)), best=("int64", ()))
+    found = replace(found, written={"beside": written} if written else {})
+    if sentence is None:
+        assert plain_model._check_beside(found, "y", 5)
+    else:
+        with pytest.raises(ModelPackageError, match=sentence):
+            plain_model._check_beside(found, "y", 5)
+    assert not plain_model._check_beside(facts(y=("float32", (5,)), x=("int8", ())), "y", 5)
+    with pytest.raises(ModelPackageError, match="'y' may be the confidence in what 'best' says"):
+        plain_model._check_beside(facts(y=("float32", ()), best=("string", ())), "y", 1)
 
 
 def test_an_output_of_text_is_not_read_as_numbers() -> None:
@@ -266,12 +301,12 @@ class Always:
     ],
 )
 def test_what_an_output_holds_is_seen_or_refused(values: tuple[float, ...], kind: str) -> None:
-    opened = Always(*values)
+    rows = plain_model._answers(Always(*values), 8)
     if kind in ("probabilities", "logits"):
-        assert plain_model._kind(opened, "scores", InputEncoding(), 8) == kind
+        assert plain_model._kind("scores", rows) == kind
         return
     with pytest.raises(ModelPackageError, match=f"output 'scores' .*{kind}"):
-        plain_model._kind(opened, "scores", InputEncoding(), 8)
+        plain_model._kind("scores", rows)
 
 
 def test_the_engine_does_not_greet_and_all_else_on_standard_error_is_kept(
