@@ -176,7 +176,7 @@ class Supervisor:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid:
                 return pid, status
-            self._turn_away(accepts=self._nobody_accepts())
+            self._turn_away(self._nobody_accepts)
         if not self._imported:
             self._imported = True
             _import_service()
@@ -200,21 +200,24 @@ class Supervisor:
             waits = bool(select.select([self._listener], [], [], 0)[0])
             if not waits and not self._callers:
                 break
-            self._turn_away(accepts=waits)
+            self._turn_away(lambda: True)
         for caller in list(self._callers):
             self._callers.pop(caller)
             caller.close()
 
-    def _turn_away(self, *, accepts: bool) -> None:
+    def _turn_away(self, is_due: Callable[[], bool]) -> None:
         """Take a caller, and one step with each that was taken: none of them keeps others waiting.
 
-        Waits for a moment where there is nothing to do.
+        Waits for a moment where there is nothing to do. Whether callers are to be turned away is
+        asked again after it: a worker may have become ready, and they are its own then.
         """
-        accepts = accepts and len(self._callers) < _MOST_CALLERS
+        accepts = len(self._callers) < _MOST_CALLERS and is_due()
         watched = [self._listener, *self._callers] if accepts else [*self._callers]
         readable, _, _ = select.select(watched, [], [], _POLL_S)
-        if self._listener in readable:
+        waits = self._listener in readable
+        if waits:
             readable.remove(self._listener)
+        if waits and is_due():
             with contextlib.suppress(OSError):
                 caller, _ = self._listener.accept()
                 caller.setblocking(False)

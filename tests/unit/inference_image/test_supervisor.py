@@ -111,7 +111,7 @@ def test_a_caller_who_sends_drop_by_drop_is_left_after_a_second() -> None:
         turning = supervising(listener)
         give_up = time.monotonic() + 60
         while trickling.is_alive():
-            turning._turn_away(accepts=True)
+            turning._turn_away(lambda: True)
             assert time.monotonic() < give_up
         assert turning._callers == {}
 
@@ -124,7 +124,7 @@ def test_callers_who_send_nothing_keep_nobody_waiting() -> None:
         asking.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
         turning = supervising(listener)
         while not select.select([asking], [], [], 0)[0]:
-            turning._turn_away(accepts=True)
+            turning._turn_away(lambda: True)
         # None of them had to be given up first.
         assert len(turning._callers) >= len(idle)
         assert asking.recv(1000).startswith(b"HTTP/1.1 503 ")
@@ -133,6 +133,20 @@ def test_callers_who_send_nothing_keep_nobody_waiting() -> None:
         assert turning._callers == {}
         for caller in idle:
             assert caller.recv(1000) == b""
+
+
+def test_who_comes_when_a_worker_has_just_become_ready_is_left_to_it() -> None:
+    with closing(listen(settings())) as listener:
+        listener.setblocking(False)
+        turning = supervising(listener)
+        caller = socket.create_connection(listener.getsockname(), timeout=10)
+        # Not ready when the wait begins, ready when it ends.
+        due = iter([True, False])
+        turning._turn_away(lambda: next(due))
+        assert list(due) == []
+        assert turning._callers == {}
+        with closing(caller), closing(listener.accept()[0]):
+            pass
 
 
 def test_at_the_end_whoever_still_waits_is_told() -> None:
