@@ -42,7 +42,10 @@ from inference_image.resampling import thumbnail_of
 _MOST_FRAMES: Final = 3
 # A disc of which less is seen is looked for within lines as well. What is found only there, or on
 # a page, shows so much: a line across the retina leaves half of an edge, and of a smaller circle.
+# What is to take another disc's place shows nearly all: a photograph that is cropped to its disc
+# shows two thirds, and has no lines.
 _CERTAIN_ARC: Final = 0.75
+_WHOLE_ARC: Final = 0.9
 # The least level of a page.
 _PALE: Final = 160
 # A disc that is smaller in the model's input shows no vessels.
@@ -155,18 +158,22 @@ def find_circle(image: Image.Image | ByteArray) -> FundusCircle:
         picture = picture.convert("RGB")
     box: Box = (0, 0, *picture.size)
     circle, framed = _find_in(picture, box)
-    least_arc = 0.0
+    has_lines = False
     for _ in range(_MOST_FRAMES):
         if framed is None and circle.arc_fraction < _CERTAIN_ARC:
             framed = inside_lines(picture, box, _factor((box[2] - box[0], box[3] - box[1])))
-            least_arc = _CERTAIN_ARC
+            has_lines = True
         if framed is None:
             break
         box = framed
         inner, framed = _find_in(picture, box)
-        least = circle.arc_fraction if circle.found else least_arc
+        least = circle.arc_fraction if circle.found else 0.0
+        if has_lines:
+            least = _WHOLE_ARC if circle.found else _CERTAIN_ARC
         if inner.found and inner.arc_fraction >= least:
             circle = inner
+        elif has_lines and circle.found:
+            break
         if circle.arc_fraction >= _CERTAIN_ARC:
             break
     return circle if circle.found else _find_on_white(picture)

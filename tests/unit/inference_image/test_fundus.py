@@ -383,6 +383,22 @@ def test_lines_around_a_photograph_do_not_hide_its_disc(
     assert judge(np.asarray(picture)).gradable
 
 
+@pytest.mark.parametrize("size_px", [128, 224, 300])
+def test_a_photograph_that_is_cropped_to_its_disc_has_no_lines(
+    size_px: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dark corners and the first rows of the disc look like lines along the sides."""
+    doubtful = 0
+    for seed in (2, 11, 14):
+        drawn = Image.fromarray(draw_fundus(seed, seed % 5, 640).image).resize((size_px, size_px))
+        found = find_circle(drawn)
+        doubtful += found.arc_fraction < 0.75
+        with monkeypatch.context() as patch:
+            patch.setattr("inference_image.fundus.inside_lines", lambda *_: None)
+            assert find_circle(drawn) == found
+    assert doubtful
+
+
 @pytest.mark.parametrize("sides", ["t", "l", "tb", "lr", "lb", "tlr", "tlb", "tlbr"])
 def test_lines_along_some_sides_do_not_hide_the_disc(sides: str) -> None:
     picture = frame()
