@@ -7,7 +7,7 @@
 The search runs on a thumbnail of at most about 144 pixels, so that it costs a fraction of
 the network whatever the camera (`fundus_search.py` says how). A frame of one colour around the
 photograph (a screen, a page) is cut away first where it would hide the edge, and so are lines
-around it where hardly any of the edge is seen (fundus_lines.py).
+around it where less than three quarters of the edge are seen (fundus_lines.py).
 
 A disc alone is no retina: the verdict also asks for the colours of one, and for vessels, which
 are dark, thin and long on a brighter ground. docs/quality-gate.md says how well that works.
@@ -167,7 +167,7 @@ def find_circle(image: Image.Image | ByteArray) -> FundusCircle:
             break
         box = framed
         inner, framed = _find_in(picture, box)
-        least = circle.arc_fraction if circle.found else 0.0
+        least = circle.arc_fraction
         if has_lines:
             least = _WHOLE_ARC if circle.found else _CERTAIN_ARC
         if inner.found and inner.arc_fraction >= least:
